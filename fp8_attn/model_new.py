@@ -1,0 +1,154 @@
+"""``ModelNew``: attention over low-precision operands as one compiled kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, is_grad_enabled, nn
+from torch.autograd import forward_ad
+
+from kernels.attention import (
+    attention,
+    attention_backward,
+    attention_forward,
+    check_devices,
+    check_shapes,
+    check_tensors,
+)
+from kernels.fallback import torch_form_allowed
+from kernels.jit.operator import Operator
+
+from .variants import DTYPES
+
+if TYPE_CHECKING:
+    from kernels.problem import Problem
+
+__all__ = ["OPERATOR", "ModelNew", "check_arguments"]
+
+TORCH_DTYPES = tuple(getattr(torch, name) for name in DTYPES)
+
+
+def check_arguments(q_q: Any, k_q: Any, v_q: Any, q_scale: Any, k_scale: Any, v_scale: Any) -> None:
+    """Raise ``TypeError`` or ``ValueError``, naming given and supported, unless the operator takes these."""
+    carriers = {"q_q": q_q, "k_q": k_q, "v_q": v_q}
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+    check_tensors(carriers, TORCH_DTYPES)
+    check_tensors(scales, (torch.float32,))
+    check_devices({**carriers, **scales})
+    check_shapes("q_q", q_q, "k_q", k_q, "v_q", v_q)
+    num_heads = q_q.shape[2]
+    if k_q.shape[2] != num_heads:
+        raise ValueError(
+            f"q_q, k_q and v_q must have one num_heads; given {num_heads} of q_q, "
+            f"{k_q.shape[2]} of k_q and v_q"
+        )
+    for name, scale in scales.items():
+        if scale.dim() != 1 or scale.shape[0] != num_heads:
+            raise ValueError(f"{name} must be [num_heads] = ({num_heads},); given {tuple(scale.shape)}")
+
+
+def fake(q_q: Tensor, k_q: Tensor, v_q: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor) -> Tensor:
+    """The operator on tensors without data: shape, dtype and the errors of :func:`check_arguments`."""
+    check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+    return q_q.new_empty(q_q.shape, dtype=torch.float32)
+
+
+def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    """Keep the inputs as they are stored: the backward dequantises and recomputes."""
+    ctx.save_for_backward(*inputs)
+
+
+def dequantise(x: Tensor, scale: Tensor) -> Tensor:
+    """What an operand means: float32, shaped as x."""
+    return x.float() * scale.view(1, 1, -1, 1)
+
+
+def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients for float carriers, in their dtype, and for the scales; memory linear in sequence length."""
+    saved = ctx.saved_tensors  # read once: under activation checkpointing a second read is an error
+    carriers, scales = saved[:3], saved[3:]
+    operands = [dequantise(x, scale) for x, scale in zip(carriers, scales, strict=True)]
+    grads = attention_backward(grad_out, *operands)
+    wanted = ctx.needs_input_grad
+    grad_carriers = [
+        (grad * scale.view(1, 1, -1, 1)).to(x.dtype) if want else None
+        for want, grad, x, scale in zip(wanted[:3], grads, carriers, scales, strict=True)
+    ]
+    grad_scales = [
+        (grad * x.float()).sum(dim=(0, 1, 3)) if want else None
+        for want, grad, x in zip(wanted[3:], grads, carriers, strict=True)
+    ]
+    return (*grad_carriers, *grad_scales)
+
+
+def _problem() -> Problem:
+    from .problem import PROBLEM
+
+    return PROBLEM
+
+
+OPERATOR = Operator("fp8_attn", _problem, fake=fake, setup_context=setup_context, backward=backward)
+
+
+class ModelNew(nn.Module):
+    """Causal attention over low-precision operands: signature and answer of ``Model``, from one kernel."""
+
+    def forward(
+        self, q_q: Tensor, k_q: Tensor, v_q: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor
+    ) -> Tensor:
+        """Return attention as contiguous float32, shaped as ``q_q``.
+
+        q_q: [batch, seqlen, num_heads, head_dim]; k_q, v_q: the same, of one sequence length of their own
+        one dtype of int8, uint8, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32
+        q_scale, k_scale, v_scale: float32 [num_heads]; an operand means ``x.float() * scale``
+        head_dim 1 to 256; any strides; CPU or CUDA. No dequantised copy is made.
+
+        Raises ``TypeError`` or ``ValueError`` for other arguments, and what
+        :mod:`kernels.errors` lists when the kernel cannot be built or launched.
+        """
+        # The one transform that would pass through a compiled operator unnoticed, with a
+        # tangent of zero. (A module attribute: the public way to ask costs ten times as much.)
+        if forward_ad._current_level >= 0:
+            return _forward_mode(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+        try:
+            if not OPERATOR.loaded:
+                OPERATOR.load()
+            if is_grad_enabled() and (
+                q_scale.requires_grad
+                or k_scale.requires_grad
+                or v_scale.requires_grad
+                or q_q.requires_grad
+                or k_q.requires_grad
+                or v_q.requires_grad
+            ):
+                return OPERATOR.differentiable(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+            return OPERATOR.forward(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            failure = error
+        return _recover(failure, q_q, k_q, v_q, q_scale, k_scale, v_scale)
+
+
+def _forward_mode(
+    q_q: Tensor, k_q: Tensor, v_q: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor
+) -> Tensor:
+    """The torch form, through which forward-mode derivatives pass."""
+    check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+    return attention_forward(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
+
+
+def _recover(
+    failure: Exception,
+    q_q: Tensor,
+    k_q: Tensor,
+    v_q: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+) -> Tensor:
+    """Explain a failed call, or answer it in torch where ``KERNELS_FALLBACK=torch`` allows that."""
+    check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+    reason = OPERATOR.explain(failure)
+    if torch_form_allowed("fp8_attn", reason):
+        return attention(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
+    raise reason

@@ -1,0 +1,102 @@
+"""``ModelNew``: grouped-query attention as one compiled kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, is_grad_enabled, nn
+from torch.autograd import forward_ad
+
+from kernels.attention import attention, attention_backward, attention_forward, check_shapes, check_tensors
+from kernels.fallback import torch_form_allowed
+from kernels.jit.operator import Operator
+
+from .variants import DTYPES
+
+if TYPE_CHECKING:
+    from kernels.problem import Problem
+
+__all__ = ["OPERATOR", "ModelNew", "check_arguments"]
+
+TORCH_DTYPES = tuple(getattr(torch, name) for name in DTYPES)
+
+
+def check_arguments(q: Any, k: Any, v: Any) -> None:
+    """Raise ``TypeError`` or ``ValueError``, naming given and supported, unless the operator takes these."""
+    check_tensors({"q": q, "k": k, "v": v}, TORCH_DTYPES)
+    check_shapes("q", q, "k", k, "v", v)
+    num_heads, num_kv_heads = q.shape[2], k.shape[2]
+    if num_heads % num_kv_heads if num_kv_heads else num_heads:
+        raise ValueError(
+            f"num_heads={num_heads} of q is not a multiple of num_kv_heads={num_kv_heads} of k and v; "
+            f"supported: num_heads = group_size * num_kv_heads"
+        )
+
+
+def fake(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The operator on tensors without data: shape, dtype and the errors of :func:`check_arguments`."""
+    check_arguments(q, k, v)
+    return q.new_empty(q.shape)
+
+
+def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    """Keep the inputs: the backward recomputes the rest."""
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients for q, k and v; memory linear in sequence length."""
+    return attention_backward(grad_out, *ctx.saved_tensors)
+
+
+def _problem() -> Problem:
+    from .problem import PROBLEM
+
+    return PROBLEM
+
+
+OPERATOR = Operator("gqa_attn", _problem, fake=fake, setup_context=setup_context, backward=backward)
+
+
+class ModelNew(nn.Module):
+    """Causal grouped-query attention: signature and answer of ``Model``, from one kernel."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return attention, contiguous, with q's shape and dtype.
+
+        q: [batch, seqlen_q, num_heads, head_dim]
+        k, v: [batch, seqlen_k, num_kv_heads, head_dim]; num_heads a multiple of num_kv_heads
+        dtype float32, float64, float16 or bfloat16; head_dim 1 to 256; any strides; CPU or CUDA.
+
+        Raises ``TypeError`` or ``ValueError`` for other arguments, and what
+        :mod:`kernels.errors` lists when the kernel cannot be built or launched.
+        """
+        # The one transform that would pass through a compiled operator unnoticed, with a
+        # tangent of zero. (A module attribute: the public way to ask costs ten times as much.)
+        if forward_ad._current_level >= 0:
+            return _forward_mode(q, k, v)
+        try:
+            if not OPERATOR.loaded:
+                OPERATOR.load()
+            if is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+                return OPERATOR.differentiable(q, k, v)
+            return OPERATOR.forward(q, k, v)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            failure = error
+        return _recover(failure, q, k, v)
+
+
+def _forward_mode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The torch form, through which forward-mode derivatives pass."""
+    check_arguments(q, k, v)
+    return attention_forward(q, k, v)
+
+
+def _recover(failure: Exception, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Explain a failed call, or answer it in torch where ``KERNELS_FALLBACK=torch`` allows that."""
+    check_arguments(q, k, v)
+    reason = OPERATOR.explain(failure)
+    if torch_form_allowed("gqa_attn", reason):
+        return attention(q, k, v)
+    raise reason

@@ -1,0 +1,32 @@
+"""``PROBLEM``: everything the toolkit knows of grouped-query attention."""
+
+from __future__ import annotations
+
+from kernels.problem import Problem
+
+from .cost import flops, least_bytes
+from .inputs import CASES, get_init_inputs, get_inputs, jitter, make_inputs
+from .model_new import ModelNew
+from .peers import peers
+from .reference import Model, oracle
+from .variants import VARIANTS, default_request
+
+__all__ = ["PROBLEM"]
+
+PROBLEM = Problem(
+    name="gqa_attn",
+    binding="bindings/gqa_attn.cpp",
+    variants=VARIANTS,
+    cases=CASES,
+    model=Model,
+    model_new=ModelNew,
+    get_inputs=get_inputs,
+    get_init_inputs=get_init_inputs,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    jitter=jitter,
+    default_request=default_request,
+    flops=flops,
+    least_bytes=least_bytes,
+    peers=peers,
+)

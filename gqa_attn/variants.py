@@ -1,0 +1,52 @@
+"""Which kernel serves which request, fastest first."""
+
+from __future__ import annotations
+
+from kernels.attention import MAX_HEAD_DIM
+from kernels.problem import Request, Variant
+
+__all__ = ["DTYPES", "VARIANTS", "default_request"]
+
+# What the operator takes, and how each is spelled in C++: kernels/cuda/types.cuh, kernels/cpu/attention/types.h.
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+CPP_TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
+
+
+def _cuda_arguments(request: Request) -> tuple[str, ...]:
+    return CUDA_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
+
+
+def _cpu_arguments(request: Request) -> tuple[str, ...]:
+    return CPP_TYPES[request.dtype], str(request.head_dim)
+
+
+def _serves(request: Request) -> bool:
+    return request.dtype in DTYPES and 1 <= request.head_dim <= MAX_HEAD_DIM and request.group_size >= 1
+
+
+VARIANTS = (
+    Variant(
+        name="portable",
+        device="cuda",
+        source="cuda/gqa_attn/portable.cu",
+        launcher="gqa_attn::launch",
+        template_arguments=_cuda_arguments,
+        serves=_serves,
+        why="any architecture, head_dim, stride and length; the group size is a constant, "
+        "so that one read of K and V serves a whole group",
+    ),
+    Variant(
+        name="vectorised",
+        device="cpu",
+        source="cpu/gqa_attn/vectorised.cpp",
+        launcher="gqa_attn::launch",
+        template_arguments=_cpu_arguments,
+        serves=_serves,
+        why="the only CPU kernel; the group size is a run-time value, so a new one costs no build",
+    ),
+)
+
+
+def default_request(device: str, arch: str) -> Request:
+    """The specialisation that ``get_inputs()`` needs."""
+    return Request(device=device, arch=arch, dtype="float32", head_dim=32, group_size=4)

@@ -1,0 +1,379 @@
+"""The verbs of ``python -m kernels``: parse, delegate, exit.
+
+Exit codes: 0 done, 1 a check failed or a build did, 2 the command line is wrong.
+Nothing heavy is imported before its verb runs, so that ``--help`` and ``doctor``
+work where torch does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kernels.errors import KernelsError
+
+if TYPE_CHECKING:
+    from kernels.jit.build import Built
+    from kernels.jit.spec import KernelSpec
+    from kernels.problem import Problem, Request
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(words)
+    arguments.command_line = ["python", "-m", "kernels", *words]
+    try:
+        return arguments.run(arguments)
+    except KernelsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except _UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    from kernels import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels", description="Build, check and time attention kernels on this machine."
+    )
+    parser.add_argument("--version", action="version", version=f"kernelwright {__version__}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    check = verbs.add_parser("check", help="build the operators and compare them with their references")
+    check.add_argument(
+        "packages", nargs="*", metavar="PACKAGE", help="problem packages (default: all there are)"
+    )
+    check.add_argument(
+        "--device", choices=("cpu", "cuda"), help="check on this device (default: all there are)"
+    )
+    check.add_argument(
+        "--trials",
+        type=_count,
+        default=4,
+        metavar="N",
+        help="random shapes for each problem and device (default: 4)",
+    )
+    check.set_defaults(run=_check)
+
+    doctor = verbs.add_parser(
+        "doctor", help="say what a build needs, what is there, and how to mend the rest"
+    )
+    doctor.set_defaults(run=_doctor)
+
+    build = verbs.add_parser("build", help="compile ahead and print registers, shared memory and spills")
+    build.add_argument(
+        "packages", nargs="*", metavar="PACKAGE", help="problem packages (default: all there are)"
+    )
+    build.add_argument(
+        "--arch",
+        nargs="+",
+        metavar="ARCH",
+        help="CUDA architectures, such as 9.0a; needs no GPU (default: this machine's)",
+    )
+    build.add_argument(
+        "--dtype", nargs="+", metavar="DTYPE", help="such as float16 (default: the default inputs')"
+    )
+    build.add_argument("--head-dim", nargs="+", type=int, metavar="D", help="(default: the default inputs')")
+    build.add_argument(
+        "--group-size", nargs="+", type=int, metavar="G", help="(default: the default inputs')"
+    )
+    build.set_defaults(run=_build)
+
+    cache = verbs.add_parser("cache", help="list, verify or empty the cache of compiled kernels")
+    actions = cache.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions.add_parser("list", help="every entry, its size, age and state").set_defaults(run=_cache_list)
+    actions.add_parser("verify", help="exit code 1 if an entry is damaged").set_defaults(run=_cache_verify)
+    prune = actions.add_parser("prune", help="remove damaged entries, old ones, and what killed builds left")
+    prune.add_argument("--days", type=float, metavar="N", help="also remove entries older than N days")
+    prune.add_argument(
+        "--megabytes", type=float, metavar="N", help="also remove the oldest until N MB remain"
+    )
+    prune.set_defaults(run=_cache_prune)
+    actions.add_parser("clear", help="remove every entry").set_defaults(run=_cache_clear)
+
+    bench = verbs.add_parser("bench", help="time a problem beside its peers, or the first call ('bench jit')")
+    bench.add_argument("packages", nargs="+", metavar="PACKAGE", help="problem packages, or jit")
+    bench.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is a GPU)")
+    bench.add_argument(
+        "--shape",
+        nargs="+",
+        action="append",
+        type=_assignment,
+        metavar="NAME=VALUE",
+        help="changes to the default shape, such as seqlen=4096 head_dim=128; repeat for more shapes",
+    )
+    bench.add_argument("--dtype", metavar="DTYPE", help="dtype of the inputs (default: the default inputs')")
+    bench.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="for each time taken (default: 0.5)"
+    )
+    bench.add_argument(
+        "--compile", action="store_true", help="also time torch.compile of the vectorised form"
+    )
+    bench.add_argument(
+        "--arch", metavar="ARCH", help="bench jit without a GPU: the architecture to build for"
+    )
+    bench.add_argument(
+        "--runs", type=_count, default=3, metavar="N", help="bench jit: cold runs (default: 3)"
+    )
+    bench.add_argument(
+        "--no-plain", action="store_true", help="bench jit: leave out the plain load_inline (a minute)"
+    )
+    bench.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    bench.set_defaults(run=_bench)
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is below 0")
+    return number
+
+
+def _assignment(text: str) -> tuple[str, int]:
+    name, equals, value = text.partition("=")
+    if not equals or not value.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a whole number")
+    return name, int(value)
+
+
+# -- the verbs ---------------------------------------------------------------------------------
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.evaluate.check import failed, plan, prepare, run, targets
+    from kernels.report.terminal import check_report, tracked
+
+    with _usage():
+        problems = _problems(arguments.packages)
+        places = targets(arguments.device)
+    trials = [
+        trial for place in places for problem in problems for trial in plan(problem, *place, arguments.trials)
+    ]
+    reasons = prepare(trials, lambda some: _obtain_all((t.problem, t.request) for t in some))
+    tried = tracked(list(zip(trials, reasons, strict=True)), "checking")
+    rows = [failed(trial, reason) if reason else run(trial) for trial, reason in tried]
+    check_report(Console(), rows)
+    return 0 if all(row.passed for row in rows) else 1
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from kernels.toolchain import diagnose
+
+    checks = diagnose()
+    try:
+        from rich.console import Console
+
+        from kernels.report.terminal import doctor_report
+    except ImportError as error:  # the one verb that must speak without its dependencies
+        for check in checks:
+            print(f"{'ok' if check.ok else 'MISSING'}: {check.name}: {check.detail} {check.fix}".rstrip())
+        raise _UsageError(f"{error}; fix: pip install -e .") from error
+    doctor_report(Console(), checks)
+    return 1 if any(check.required and not check.ok for check in checks) else 0
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.device import cuda_arch_name
+    from kernels.evaluate.check import targets
+    from kernels.report.terminal import build_report
+
+    with _usage():
+        problems = _problems(arguments.packages)
+        archs = arguments.arch
+        places = [("cuda", cuda_arch_name(arch)) for arch in archs] if archs else targets(None)
+        requests = [
+            (problem, request)
+            for problem in problems
+            for place in places
+            for request in _requests(problem.default_request(*place), arguments)
+        ]
+        for problem, request in requests:
+            _spec(problem, request)  # a request that nothing serves is said before anything is built
+    build_report(Console(), _obtain_all(requests))
+    return 0
+
+
+def _cache_list(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.jit import cache
+    from kernels.report.terminal import cache_report
+
+    cache_report(Console(), str(cache.cache_directory()), cache.entries())
+    return 0
+
+
+def _cache_verify(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.jit import cache
+    from kernels.report.terminal import cache_report
+
+    entries = cache.entries()
+    cache_report(Console(), str(cache.cache_directory()), entries)
+    return 0 if all(entry.ok for entry in entries) else 1
+
+
+def _cache_prune(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.jit import cache
+    from kernels.report.terminal import pruned_report
+
+    pruned = cache.prune(
+        older_than_s=None if arguments.days is None else arguments.days * 86_400,
+        over_bytes=None if arguments.megabytes is None else int(arguments.megabytes * 1e6),
+    )
+    pruned_report(Console(), str(cache.cache_directory()), pruned)
+    return 0
+
+
+def _cache_clear(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.jit import cache
+    from kernels.report.terminal import pruned_report
+
+    pruned_report(Console(), str(cache.cache_directory()), cache.clear())
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kernels.report.json import json_text
+    from kernels.report.terminal import bench_report, startup_report
+
+    if "jit" in arguments.packages:
+        results, show = _startup_results(arguments), startup_report
+        complete = all(row.samples for result in results for row in result.rows)
+    else:
+        results, show = _bench_results(arguments), bench_report
+        complete = all(row.eager for result in results for row in result.rows if row.name == "ModelNew")
+    if arguments.json:
+        print(json_text(results))
+    else:
+        console = Console()
+        for result in results:
+            show(console, result)
+    return 0 if complete else 1
+
+
+def _bench_results(arguments: argparse.Namespace) -> list:
+    from kernels.evaluate.bench import DEFAULT_SHAPES, bench, case_of
+    from kernels.evaluate.check import request_of, targets
+    from kernels.report.terminal import tracked
+
+    with _usage():
+        problems = _problems(arguments.packages)
+        device, arch = targets(arguments.device)[-1]
+        changes = [dict(pairs) for pairs in arguments.shape] if arguments.shape else DEFAULT_SHAPES
+        runs = [
+            (problem, case_of(problem, change, arguments.dtype)) for problem in problems for change in changes
+        ]
+    _obtain_all((problem, request_of(problem, case, device, arch)) for problem, case in runs)
+    return [
+        bench(
+            problem,
+            case,
+            device,
+            seconds=arguments.seconds,
+            compiled=arguments.compile,
+            command=arguments.command_line,
+        )
+        for problem, case in tracked(runs, "timing")
+    ]
+
+
+def _startup_results(arguments: argparse.Namespace) -> list:
+    from kernels import startup
+    from kernels.device import cuda_arch_name
+    from kernels.evaluate.check import targets
+    from kernels.report.terminal import tracked
+
+    with _usage():
+        names = [name for name in arguments.packages if name != "jit"] or [startup.PACKAGE]
+        _problems(names)
+        arch = cuda_arch_name(arguments.arch) if arguments.arch else ""
+        device = "cuda" if arch else targets(arguments.device)[-1][0]
+    return [
+        startup.measure(
+            name,
+            device,
+            build_arch=arch,
+            runs=arguments.runs,
+            plain=not arguments.no_plain,
+            command=arguments.command_line,
+        )
+        for name in tracked(names, "timing first calls")
+    ]
+
+
+# -- what several verbs need -----------------------------------------------------------------
+
+
+class _UsageError(Exception):
+    """The command line asks for something that is not there."""
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the words typed, told from a ValueError of the work itself."""
+    try:
+        yield
+    except ValueError as error:
+        raise _UsageError(str(error)) from error
+
+
+def _problems(names: Sequence[str]) -> list[Problem]:
+    """The problems called ``names``, or all there are. Raises ``ValueError``."""
+    from kernels.discover import problem_packages
+    from kernels.problem import find_problem
+
+    found = list(names) or problem_packages()
+    if not found:
+        raise ValueError("no problem package beside kernels or in this folder")
+    return [find_problem(name) for name in found]
+
+
+def _requests(default: Request, arguments: argparse.Namespace) -> list[Request]:
+    """``default`` with every combination of the dtypes, head_dims and group sizes asked for."""
+    return [
+        replace(default, dtype=dtype, head_dim=head_dim, group_size=group_size)
+        for dtype in arguments.dtype or [default.dtype]
+        for head_dim in arguments.head_dim or [default.head_dim]
+        for group_size in arguments.group_size or [default.group_size]
+    ]
+
+
+def _spec(problem: Problem, request: Request) -> KernelSpec:
+    from kernels.jit.spec import kernel_spec
+
+    return kernel_spec(problem, request)
+
+
+def _obtain_all(wanted: Iterable[tuple[Problem, Request]]) -> list[Built]:
+    """The bindings and the specialisations of ``wanted``, each once, built side by side."""
+    from kernels.jit.load import obtain_all
+    from kernels.jit.spec import binding_spec
+
+    pairs = list(wanted)
+    bindings = [binding_spec(problem.name, problem.binding) for problem, _ in pairs]
+    return obtain_all(list(dict.fromkeys(bindings + [_spec(problem, request) for problem, request in pairs])))

@@ -1,0 +1,29 @@
+"""When a problem package may answer in plain torch: ``KERNELS_FALLBACK=torch`` and no compiler to be had."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from kernels.errors import ToolchainError
+
+__all__ = ["torch_form_allowed"]
+
+_warned: set[str] = set()
+
+
+def torch_form_allowed(problem: str, failure: BaseException) -> bool:
+    """Whether ``failure`` of ``problem`` may be answered by its torch form; warns the first time it may.
+
+    Only a missing or unfit tool counts: a kernel that does not compile is a bug to see.
+    """
+    if not isinstance(failure, ToolchainError) or os.environ.get("KERNELS_FALLBACK") != "torch":
+        return False
+    if problem not in _warned:
+        _warned.add(problem)
+        warnings.warn(
+            f"{problem} runs its slow torch form (KERNELS_FALLBACK=torch): {failure}",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+    return True

@@ -1,0 +1,285 @@
+"""Joins a binding library to torch: loads it, answers its questions, adds the Python rules.
+
+The binding registers its operators in C++ as it is loaded, and asks the resolver, a
+C callback into this module, for each specialisation it has not seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernels.device import cpu_arch, cuda_arch, peek_cuda_arch
+from kernels.errors import CaptureError, LaunchError
+from kernels.jit import warm
+
+if TYPE_CHECKING:
+    from kernels.jit.spec import KernelSpec
+    from kernels.problem import Problem
+
+__all__ = ["NAMESPACE", "Operator"]
+
+NAMESPACE = "kernelwright"
+_log = logging.getLogger(__name__)
+
+# The numbering of binding::Dtype in kernels/bindings/registry.h.
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "float8_e4m3fn", "float8_e5m2")
+_DEVICES = ("cpu", "cuda")
+_ERROR_BYTES = 2048
+
+
+class _KernelRequest(ctypes.Structure):
+    _fields_ = [
+        ("device_type", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("group_size", ctypes.c_int32),
+    ]
+
+
+class _KernelEntry(ctypes.Structure):
+    _fields_ = [
+        ("launch", ctypes.c_void_p),
+        ("error_string", ctypes.c_void_p),
+        ("error", ctypes.c_char * _ERROR_BYTES),
+    ]
+
+
+_RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_KernelRequest), ctypes.POINTER(_KernelEntry))
+
+# A binding holds its resolver's address as long as the process lives.
+_kept_alive: list[Any] = []
+# Operators whose Python rules torch has; torch refuses them a second time.
+_with_rules: set[str] = set()
+
+
+class Operator:
+    """The operators ``kernelwright::<name>`` and ``kernelwright::<name>_forward``.
+
+    ``problem`` returns the problem, called when first needed. ``fake`` is the meta
+    rule of both operators; ``setup_context`` and ``backward`` are the autograd rule
+    of the first (see ``torch.library``). ``forward`` and ``differentiable`` are set
+    by :meth:`load`.
+    """
+
+    forward: Any
+    differentiable: Any
+
+    def __init__(
+        self,
+        name: str,
+        problem: Callable[[], Problem],
+        *,
+        fake: Callable[..., Any],
+        setup_context: Callable[..., Any],
+        backward: Callable[..., Any],
+    ) -> None:
+        self.name = name
+        self.loaded = False
+        self._problem = problem
+        self._fake = fake
+        self._setup_context = setup_context
+        self._backward = backward
+        self._guard = threading.Lock()
+        self._pending = threading.local()
+        _operators.append(self)
+
+    def load(self) -> None:
+        """Build or load the binding and register the Python rules; the first call does, the others return.
+
+        Raises what :func:`kernels.jit.load.load` raises.
+        """
+        with self._guard:
+            if self.loaded:
+                return
+            import torch
+
+            library = self._answer((self.name, "binding"), self._binding_spec, binding=self.name)
+            resolver = _RESOLVER(self._resolve)
+            _kept_alive.append(resolver)
+            library.binding_set_resolver.argtypes = [_RESOLVER]
+            library.binding_set_resolver.restype = None
+            library.binding_set_resolver(resolver)
+            names = [f"{NAMESPACE}::{self.name}", f"{NAMESPACE}::{self.name}_forward"]
+            if self.name not in _with_rules:
+                for name in names:
+                    torch.library.register_fake(name, self._fake)
+                self._register_autograd(names[0])
+                _with_rules.add(self.name)
+            operators = getattr(torch.ops, NAMESPACE)
+            self.differentiable = getattr(operators, self.name).default
+            self.forward = getattr(operators, f"{self.name}_forward").default
+            self.loaded = True
+
+    def _register_autograd(self, name: str) -> None:
+        """Register the autograd rule, making it when a gradient is first asked for.
+
+        ``torch.library.register_autograd`` makes the rule at once, which takes a
+        quarter of what a warm start may.
+        """
+        import torch
+
+        make = getattr(getattr(torch._library, "autograd", None), "make_autograd_impl", None)
+        if make is None:  # not this torch's way
+            torch.library.register_autograd(name, self._backward, setup_context=self._setup_context)
+            return
+        operator = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        rule: Any = None
+
+        def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal rule
+            if rule is None:
+                rule = make(operator, torch._library.autograd.Info(self._backward, self._setup_context))
+            return rule(keyset, *args, **kwargs)
+
+        rules = torch.library.Library(NAMESPACE, "FRAGMENT")
+        rules.impl(self.name, autograd, "Autograd", with_keyset=True)
+        _kept_alive.append(rules)  # torch drops the rule with it
+
+    # torch.compile must run this rather than trace it. The mark is what
+    # torch.compiler.assume_constant_result sets; calling that would import the whole
+    # compiler on every start.
+    load._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def prebuild(self) -> None:
+        """Start building the binding and the default specialisation in the background.
+
+        Returns at once, initialises no CUDA, raises nothing: what goes wrong is raised
+        by the first call, which tries again. ``KERNELS_PREBUILD=0`` turns it off.
+        """
+        if os.environ.get("KERNELS_PREBUILD", "1") == "0" or self.loaded:
+            return
+        threading.Thread(target=self._prebuild, name=f"prebuild {self.name}", daemon=True).start()
+
+    def _prebuild(self) -> None:
+        try:
+            arch = peek_cuda_arch() if _torch_has_cuda() else None
+            device, arch = ("cpu", cpu_arch()) if arch is None else ("cuda", arch)
+            default = (self.name, "default", device, arch)
+            if warm.find((self.name, "binding")) and warm.find(default):
+                return
+            with warm.import_guard:
+                from kernels.jit import build, load
+                from kernels.jit.spec import kernel_spec
+
+                problem = self._problem()
+            load.submit(self._binding_spec())
+            spec = kernel_spec(problem, problem.default_request(device, arch))
+            built = load.submit(spec).result()
+            load.note(default, build.key(spec), built, self._modules())
+        except Exception:
+            # An early start is a favour; the call that needs the kernel raises what is wrong.
+            _log.debug("the early build of %s failed", self.name, exc_info=True)
+
+    def explain(self, error: Exception) -> BaseException:
+        """The exception this thread's resolver left behind ``error``, else ``error`` itself."""
+        pending = getattr(self._pending, "error", None)
+        self._pending.error = None
+        if pending is not None and _words(pending)[:200] in str(error):
+            return pending
+        return error
+
+    def _resolve(self, request: Any, entry: Any) -> int:
+        """Called from C++: fill in ``entry`` and return 0, or leave the reason there and return 1."""
+        try:
+            library = self._library(request.contents)
+            entry.contents.launch = _address(library.kernel_launch)
+            entry.contents.error_string = _address(library.kernel_error_string)
+            return 0
+        except BaseException as error:  # nothing may pass through C++ frames
+            self._pending.error = error
+            entry.contents.error = _words(error).encode("utf-8", "replace")[: _ERROR_BYTES - 1]
+            return 1
+
+    def _library(self, asked: _KernelRequest) -> ctypes.CDLL:
+        device, index, dtype = _DEVICES[asked.device_type], asked.device_index, _DTYPES[asked.dtype]
+        arch = cpu_arch() if device == "cpu" else cuda_arch(index)
+        head_dim, group_size = asked.head_dim, asked.group_size
+
+        def spec() -> KernelSpec:
+            from kernels.jit.spec import kernel_spec
+            from kernels.problem import Request
+
+            return kernel_spec(self._problem(), Request(device, arch, dtype, head_dim, group_size))
+
+        question = (self.name, device, arch, dtype, str(head_dim), str(group_size))
+        if device == "cpu":
+            return self._answer(question, spec)
+        import torch
+
+        with torch.cuda.device(index):
+            if torch.cuda.is_current_stream_capturing():
+                raise CaptureError(
+                    f"{self.name} with {dtype}, head_dim={head_dim}, group_size={group_size} is first called "
+                    "inside CUDA graph capture, where nothing can be built or loaded; call it once before"
+                )
+            library = self._answer(question, spec)
+            code = library.kernel_prepare()
+        if code:
+            describe = library.kernel_error_string
+            describe.restype = ctypes.c_char_p
+            raise LaunchError(
+                f"{self.name} cannot be loaded on cuda:{index} ({arch}): {describe(code).decode()} "
+                f"(CUDA error {code})"
+            )
+        return library
+
+    def _answer(
+        self, question: warm.Question, spec: Callable[[], KernelSpec], binding: str = ""
+    ) -> ctypes.CDLL:
+        """The loaded library that answers ``question``: by its note, or the long way through ``spec``."""
+        found = warm.find(question)
+        if found is not None:
+            digest, path = found
+            try:
+                library = warm.open_library(digest, path, binding)
+                warm.count("hits")
+                return library
+            except OSError:
+                pass  # whole and yet it cannot be loaded: the long way builds it anew
+        with warm.import_guard:
+            from kernels.jit import load
+
+            wanted = spec()
+        return load.answer(question, wanted, self._modules())
+
+    def _binding_spec(self) -> KernelSpec:
+        from kernels.jit.spec import binding_spec
+
+        problem = self._problem()
+        return binding_spec(problem.name, problem.binding)
+
+    def _modules(self) -> list[str]:
+        """The Python files of the problem's package: they choose variants and their arguments."""
+        folder = os.path.dirname(os.path.abspath(self._problem.__code__.co_filename))
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+
+
+_operators: list[Operator] = []
+
+
+def _after_fork_in_child() -> None:
+    for operator in _operators:
+        operator._guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _torch_has_cuda() -> bool:
+    import torch
+
+    return torch.version.cuda is not None

@@ -1,0 +1,126 @@
+"""What a problem package tells the toolkit about itself.
+
+A problem package (``gqa_attn``, ``fp8_attn``) fills in one :class:`Problem`; the
+command line, the JIT and the tests read nothing else of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Case", "Problem", "Request", "Tolerance", "Variant", "find_problem"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """When two outputs count as the same: ``|a - b| <= atol + rtol * |b|``.
+
+    ``oracle_ratio`` and ``oracle_floor`` bound the error against float64 by the
+    reference's own: ``error <= oracle_ratio * reference_error + oracle_floor``.
+    """
+
+    atol: float = 1e-4
+    rtol: float = 1e-4
+    oracle_ratio: float = 2.0
+    oracle_floor: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input to check on, and why it is there.
+
+    ``shape`` and ``options`` go to the problem's ``make_inputs`` as keyword arguments.
+    """
+
+    name: str
+    why: str
+    shape: Mapping[str, int]
+    dtype: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: Tolerance = Tolerance()
+
+
+@dataclass(frozen=True)
+class Request:
+    """The part of a call that decides which specialisation serves it.
+
+    ``device`` is ``"cpu"`` or ``"cuda"``; ``arch`` an nvcc architecture
+    (``"sm_90a"``) or a CPU level (``"x86-64-v3"``); ``dtype`` a torch dtype's
+    name without the ``torch.`` (``"float32"``); ``group_size`` is
+    num_heads / num_kv_heads. Batch and sequence length are run-time values.
+    """
+
+    device: str
+    arch: str
+    dtype: str
+    head_dim: int
+    group_size: int = 1
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel: a source file and the requests it serves.
+
+    ``source`` is a path below ``kernels/``. ``launcher`` is the C++ name of the
+    launcher template; ``template_arguments(request)`` gives its arguments as
+    C++ text. Variants are listed fastest first; ``why`` says why this one
+    stands where it stands.
+    """
+
+    name: str
+    device: str
+    source: str
+    launcher: str
+    template_arguments: Callable[[Request], Sequence[str]]
+    serves: Callable[[Request], bool]
+    why: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything the toolkit knows of a problem package.
+
+    ``model`` is the readable reference, ``model_new`` its fast twin with the same
+    signature; ``oracle(*inputs)`` computes in float64 and returns float64;
+    ``make_inputs(shape..., dtype=, seed=, device=)`` makes the inputs of a
+    :class:`Case`; ``jitter(seed)`` draws one consistent random :class:`Case`.
+    ``default_request(device, arch)`` is the specialisation of ``get_inputs()``.
+    ``peers(device)`` names other ways to the same result, each called with the
+    inputs of a case: what ``bench`` times beside ``model_new``.
+    """
+
+    name: str
+    binding: str
+    variants: tuple[Variant, ...]
+    cases: tuple[Case, ...]
+    model: type
+    model_new: type
+    get_inputs: Callable[[], list[Any]]
+    get_init_inputs: Callable[[], list[Any]]
+    make_inputs: Callable[..., list[Any]]
+    oracle: Callable[..., Any]
+    jitter: Callable[[int], Case]
+    default_request: Callable[[str, str], Request]
+    flops: Callable[[Mapping[str, int]], int]
+    least_bytes: Callable[[Mapping[str, int], str], int]
+    peers: Callable[[str], Mapping[str, Callable[..., Any]]] | None = None
+
+
+def find_problem(name: str) -> Problem:
+    """Import the package ``name`` and return its ``PROBLEM``.
+
+    Raises ``ValueError`` when there is no such package or it names no problem.
+    """
+    try:
+        package = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ValueError(f"no problem package {name!r}; this checkout has: gqa_attn, fp8_attn") from None
+    problem = getattr(package, "PROBLEM", None)
+    if not isinstance(problem, Problem):
+        raise ValueError(f"package {name!r} has no PROBLEM; a problem package defines PROBLEM = Problem(...)")
+    return problem

@@ -1,0 +1,1 @@
+"""Turns results into what a person or a program reads. Measures nothing."""

@@ -1,0 +1,478 @@
+"""``python -m kernels``: every verb, its exit codes, and tables that stay readable at 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from kernels import cli
+from kernels.errors import CompileError, ToolchainError
+from kernels.evaluate.result import (
+    BenchResult,
+    BenchRow,
+    CheckRow,
+    Comparison,
+    Environment,
+    OracleComparison,
+    StartupResult,
+    StartupRow,
+    Timing,
+)
+from kernels.jit.build import Built, Resources
+from kernels.jit.cache import Entry, Pruned
+from kernels.jit.spec import KernelSpec
+from kernels.report import terminal
+from kernels.toolchain import Check
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a person types it."""
+    return subprocess.run(
+        [sys.executable, "-m", "kernels", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# -- parsing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["check", "--help"], ["cache", "--help"], ["bench", "--help"], ["--version"]]
+)
+def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        cli.main(words)
+    assert exited.value.code == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "COMMAND"),
+        (["dance"], "invalid choice"),
+        (["cache"], "ACTION"),
+        (["check", "--trials", "-1"], "-1 is below 0"),
+        (["bench", "gqa_attn", "--shape", "seqlen"], "'seqlen' is not NAME=VALUE"),
+        (["bench", "gqa_attn", "--shape", "seqlen=many"], "'seqlen=many' is not NAME=VALUE"),
+    ],
+)
+def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        cli.main(words)
+    assert exited.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "nothing_here"], "no problem package 'nothing_here'"),
+        (["check", "tests"], "'tests'"),
+        (["build", "gqa_attn", "--arch", "hopper"], "'hopper' is no CUDA architecture"),
+        (["build", "gqa_attn", "--dtype", "int8"], "dtype=int8"),
+        (["build", "gqa_attn", "--head-dim", "300"], "head_dim=300"),
+        (["bench", "gqa_attn", "--shape", "width=3"], "no 'width' in its shape"),
+        (["bench", "jit", "nothing_here"], "no problem package 'nothing_here'"),
+    ],
+)
+def test_words_that_ask_for_what_is_not_there(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ") and said in shown.err
+    assert shown.err.count("\n") == 1, "an error is one line"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("verb", ["check", "bench"])
+def test_asking_for_a_gpu_where_there_is_none(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "gqa_attn", "--device", "cuda"]) == 2
+    assert "no NVIDIA GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ToolchainError("no C++ compiler found", "apt-get install g++"), 1, "fix: apt-get install g++"),
+        (CompileError("gqa_attn-portable", "error: expected ';'"), 1, "expected ';'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_failures_are_words_not_tracebacks(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(specs: object) -> None:
+        raise error
+
+    monkeypatch.setattr("kernels.jit.load.obtain_all", fail)
+    assert cli.main(["build", "gqa_attn"]) == code
+    assert said in capsys.readouterr().err
+
+
+# -- check -------------------------------------------------------------------------------------
+
+
+def test_check_builds_and_passes(built: None) -> None:
+    done = run("check", "--device", "cpu", "--trials", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("PASS") == 4
+    for words in ("gqa_attn", "fp8_attn", "cpu, vectorised", "B2 T80 H8/2 D32", "int8", "4 of 4 passed"):
+        assert words in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.gpu
+def test_check_covers_the_gpu() -> None:
+    done = run("check", "--trials", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("cuda, ") == done.stdout.count("cpu, ") == 4
+
+
+def test_check_fails_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kernels.evaluate import check
+
+    def run_one(trial: check.Trial) -> CheckRow:
+        return check.failed(trial, "3 of 15 elements differ; the first at (0, 4)")
+
+    monkeypatch.setattr(check, "run", run_one)
+    monkeypatch.setattr(check, "prepare", lambda trials, build: [""] * len(trials))
+    assert cli.main(["check", "gqa_attn", "--device", "cpu", "--trials", "0"]) == 1
+    shown = capsys.readouterr().out
+    assert "FAIL 1" in shown and "3 of 15 elements differ; the first at (0, 4)" in shown
+    assert "0 of 1 passed" in shown
+
+
+def test_check_reports_what_does_not_build(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(specs: object) -> None:
+        raise ToolchainError("no C++ compiler found", "apt-get install g++")
+
+    monkeypatch.setattr("kernels.jit.load.obtain_all", fail)
+    assert cli.main(["check", "--device", "cpu", "--trials", "0"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("fix: apt-get install g++") == 2
+    assert "0 of 2 passed" in shown
+
+
+def test_a_new_problem_package_is_found_and_checked(tmp_path: Path, built: None) -> None:
+    """Adding a problem is copying a folder: no list anywhere names it."""
+    shutil.copytree(ROOT / "gqa_attn", tmp_path / "my_attn", ignore=shutil.ignore_patterns("__pycache__"))
+    text = (tmp_path / "my_attn" / "problem.py").read_text()
+    (tmp_path / "my_attn" / "problem.py").write_text(text.replace('name="gqa_attn"', 'name="my_attn"'))
+    listed = subprocess.run(
+        [sys.executable, "-c", "from kernels.discover import problem_packages; print(*problem_packages())"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout.split() == ["fp8_attn", "gqa_attn", "my_attn"]
+    done = run("check", "my_attn", "--device", "cpu", "--trials", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "my_attn" in done.stdout and "1 of 1 passed" in done.stdout
+
+
+# -- doctor ------------------------------------------------------------------------------------
+
+
+def test_doctor_on_this_machine() -> None:
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kernels can be built here" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_doctor_names_the_fix(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    checks = [
+        Check("C++ compiler", False, True, "none found", "apt-get install g++"),
+        Check("CUDA compiler", False, False, "none found", "pip install -e '.[cuda]'"),
+        Check("ninja", True, True, "1.13", ""),
+    ]
+    monkeypatch.setattr("kernels.toolchain.diagnose", lambda: checks)
+    assert cli.main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    for words in (
+        "MISSING",
+        "fix: apt-get install g++",
+        "note",
+        "fix: pip install -e '.[cuda]'",
+        "1 required check",
+    ):
+        assert words in shown
+    checks[0] = dataclasses.replace(checks[0], ok=True)
+    assert cli.main(["doctor"]) == 0
+
+
+# -- build and cache -----------------------------------------------------------------------------
+
+
+def test_build_for_the_cpu_prints_what_was_built(built: None, capsys: pytest.CaptureFixture[str]) -> None:
+    from kernels.device import cpu_arch
+
+    assert cli.main(["build", "gqa_attn", "--dtype", "float32", "float64"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("gqa_attn, binding", "gqa_attn, vectorised", cpu_arch(), "float32", "float64"):
+        assert words in shown
+
+
+def test_build_without_a_gpu_reports_resources(capsys: pytest.CaptureFixture[str]) -> None:
+    from kernels.toolchain import find_cuda
+
+    try:
+        find_cuda()
+    except ToolchainError as missing:
+        pytest.skip(f"no nvcc: {missing.missing}")
+    assert cli.main(["build", "gqa_attn", "--arch", "9.0"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("sm_90a, float32", "head_dim 32", "registers", "spills", "attention_kernel<"):
+        assert words in shown
+
+
+def test_the_cache_verbs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("KERNELS_CACHE_DIR", str(folder))
+
+    def shown(*words: str, code: int = 0) -> str:
+        assert cli.main(["cache", *words]) == code
+        return capsys.readouterr().out.replace("\n", " ")
+
+    assert "0 entries" in shown("list")
+    assert cli.main(["build", "gqa_attn", "--dtype", "float32"]) == 0
+    capsys.readouterr()
+    listed = shown("list")
+    assert "gqa_attn-binding" in listed and "whole" in listed and str(folder) in listed
+    shown("verify")
+    library = next(path for path in folder.glob("entries/*binding*/*.so"))
+    library.write_bytes(library.read_bytes()[:100])
+    assert "gqa_attn-binding" in shown("verify", code=1)
+    assert "removed 1 entries" in shown("prune")
+    shown("verify")
+    assert "removed 0 entries" in shown("prune", "--days", "1")
+    assert "removed 1 entries" in shown("prune", "--megabytes", "0")
+    assert "0 entries" in shown("list")
+    assert "removed 0 entries" in shown("clear")
+
+
+# -- bench -------------------------------------------------------------------------------------
+
+
+def test_bench_prints_json(built: None) -> None:
+    words = "bench gqa_attn --device cpu --shape seqlen=16 num_heads=2 --shape batch=1 --seconds 0.01 --json".split()
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    small, default = json.loads(done.stdout)
+    assert small["shape"] == {
+        "batch": 2,
+        "seqlen_q": 16,
+        "seqlen_k": 16,
+        "num_heads": 2,
+        "num_kv_heads": 2,
+        "head_dim": 32,
+    }
+    assert default["shape"]["batch"] == 1 and default["shape"]["seqlen_q"] == 80
+    rows = {row["name"]: row for row in small["rows"]}
+    assert {"ModelNew", "reference", "SDPA, enable_gqa", "vectorised"} <= set(rows)
+    for row in rows.values():
+        assert row["eager"]["median_us"] > 0 and row["error"] < 1e-5
+    assert small["environment"]["command"] == "python -m kernels " + " ".join(words)
+
+
+@pytest.mark.gpu
+def test_bench_on_the_gpu_prints_three_times_and_a_baseline() -> None:
+    done = run(*"bench gqa_attn fp8_attn --device cuda --shape seqlen=80 --seconds 0.02 --json".split())
+    assert done.returncode == 0, done.stderr
+    for result in json.loads(done.stdout):
+        rows = {row["name"]: row for row in result["rows"]}
+        for name in ("ModelNew", "x.add_(1), 10 floats"):
+            assert all(rows[name][kind]["median_us"] > 0 for kind in ("graph", "eager", "host"))
+        assert any("SDPA efficient" in name for name in rows)
+        assert result["environment"]["driver"][0].isdigit()
+
+
+@pytest.mark.slow
+def test_bench_jit_times_fresh_processes() -> None:
+    done = run(*"bench jit --device cpu --runs 1 --no-plain --json".split())
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert result["problem"] == "gqa_attn"
+    cold, warm = result["rows"]
+    assert len(cold["samples"]) == 1 and len(warm["samples"]) == 5
+    assert not cold["note"] and not warm["note"]
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+TIMING = Timing(1234.5, 1200.0, 1300.0, 15, 3)
+ENVIRONMENT = Environment(
+    "NVIDIA H200 with a long name", "580.65.06", "13.0", "2.14.1+cu130", "3.11.7", 16, "2026-01-01 00:00 UTC",
+    "python -m kernels bench gqa_attn",
+)  # fmt: skip
+SHAPE = {"batch": 3, "seqlen_q": 200, "seqlen_k": 134, "num_heads": 32, "num_kv_heads": 4, "head_dim": 256}
+
+
+def _check_rows(console: Console) -> None:
+    row = CheckRow(
+        "gqa_attn", "cpu", "vectorised", "jitter_3", "a random shape", SHAPE, "float8_e4m3fn", True, "",
+        Comparison(True, "", 1.2e-7, 1e-3, 0, 10), OracleComparison(True, "", 3.4e-7, 2e-7, 1e-6), TIMING, TIMING,
+    )  # fmt: skip
+    failing = dataclasses.replace(
+        row, passed=False, reason="ValueError: q must be 4-D [batch, seqlen, num_heads, head_dim]", time=None
+    )
+    terminal.check_report(console, [row, failing, row])
+
+
+def _build_rows(console: Console) -> None:
+    spec = KernelSpec(
+        "gqa_attn",
+        "portable",
+        "cuda",
+        "sm_90a",
+        "",
+        "",
+        (("dtype", "float32"), ("head_dim", "32"), ("group_size", "4")),
+    )
+    symbol = "_ZN9attention16attention_kernelIffLi32EEEvPKT_"
+    one = Resources(symbol, 200, 1024, 0, 16, 16)
+    built = Built(spec, Path("x.so"), 2.34, False, (one,), {})
+    two = dataclasses.replace(
+        built, cached=True, resources=(one, dataclasses.replace(one, kernel="not_mangled"))
+    )
+    binding = KernelSpec("gqa_attn", "binding", "cpu", "x86_64", "", "", ())
+    terminal.build_report(console, [built, two, dataclasses.replace(built, spec=binding, resources=())])
+
+
+def _bench_rows(console: Console) -> None:
+    rows = (
+        BenchRow("ModelNew", 1e-7, TIMING, dataclasses.replace(TIMING, median_us=3.02), TIMING),
+        BenchRow("SDPA efficient, expanded K/V", 1e-7, TIMING, TIMING, TIMING),
+        BenchRow("x.add_(1), 10 floats", None, TIMING, TIMING, TIMING),
+        BenchRow(
+            "reference", 1e-7, dataclasses.replace(TIMING, median_us=3e7), None, TIMING, "too slow [really]"
+        ),
+    )
+    terminal.bench_report(
+        console, BenchResult("gqa_attn", "default", SHAPE, "float32", 6_640_000, 409_600, rows, ENVIRONMENT)
+    )
+
+
+def _startup_rows(console: Console) -> None:
+    rows = (
+        StartupRow("cold: empty cache", 2.9, (2.8, 2.9, 3.0)),
+        StartupRow("warm: cached", 0.0043, (0.004, 0.005)),
+        StartupRow("plain load_inline", float("nan"), (), "failed with exit code 1: [Errno 2] no nvcc"),
+    )
+    terminal.startup_report(console, StartupResult("gqa_attn", "first call on cuda", rows, ENVIRONMENT))
+
+
+def _doctor_rows(console: Console) -> None:
+    long = (
+        "no nvcc of CUDA 13, which this torch is built for; found 12.4 in /usr/local/cuda-12.4 (nvcc on PATH)"
+    )
+    terminal.doctor_report(
+        console,
+        [
+            Check("CUDA compiler", False, True, long, "pip install 'kernelwright[cuda]'"),
+            Check("Hugging Face's kernels", True, False, "not installed", ""),
+        ],
+    )
+
+
+def _cache_rows(console: Console) -> None:
+    entries = [
+        Entry("gqa_attn-portable-sm_90a-float32-d32-g4", Path("x"), 123_456, 200_000.0, True, ""),
+        Entry("fp8_attn-binding", Path("y"), 0, 3.0, False, "library.so: [100] bytes of 4096"),
+    ]
+    terminal.cache_report(console, "/home/someone/.cache/kernelwright", entries)
+    terminal.pruned_report(console, "/tmp/cache", Pruned(2, 123_456, 1))
+
+
+REPORTS: dict[str, tuple[Callable[[Console], None], list[str]]] = {
+    "check": (_check_rows, ["B3 T200/134 H32/4 D256", "float8_e4m3fn", "1.2e-07", "3.4e-07", "1.23 ms", "FAIL 1",
+                            "[batch, seqlen, num_heads, head_dim]", "2 of 3 passed"]),
+    "build": (_build_rows, ["gqa_attn, portable", "sm_90a, float32", "200", "1024 B", "32 B", "2.3 s", "cached",
+                            "attention_kernel<float, float", "not_mangled", "gqa_attn, binding"]),
+    "bench": (_bench_rows, ["3.02 us", "1.23 ms", "1.20-1.30", "30.0 s", "409", "too slow [really]", "580.65.06",
+                            "6.64 MFLOP", "2.2 TFLOP/s", "python -m kernels bench gqa_attn"]),
+    "startup": (_startup_rows, ["2.90 s", "4.30 ms", "2.80 s - 3.00 s", "[Errno 2] no nvcc", "NVIDIA H200"]),
+    "doctor": (_doctor_rows, ["MISSING", "kernelwright[cuda]", "1 required check failed"]),
+    "cache": (_cache_rows, ["123 kB", "2 days", "3 s", "[100] bytes", "2 entries", "killed builds"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("name", REPORTS)
+def test_tables_fit_and_say_everything(name: str, width: int) -> None:
+    report, words = REPORTS[name]
+    file = io.StringIO()
+    report(Console(file=file, width=width))
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= width, text
+    assert "\x1b" not in text, "no colour codes in a file"
+    assert "…" not in text, "nothing is cut off"
+    squeezed = " ".join(text.split())
+    for word in words:
+        assert word in squeezed, f"{word!r} is not in\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (None, "-"),
+        (float("nan"), "-"),
+        (0.0, "0.00 us"),
+        (3.017, "3.02 us"),
+        (13.75, "13.8 us"),
+        (999.4, "999 us"),
+        (999.6, "1.00 ms"),
+        (71_400.0, "71.4 ms"),
+        (2.5e6, "2.50 s"),
+        (3e8, "300 s"),
+    ],
+)
+def test_duration(microseconds: float | None, text: str) -> None:
+    assert terminal.duration(microseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ({"batch": 2, "seqlen_q": 80, "seqlen_k": 80, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}, "B2 T80 H8/2 D32"),
+        ({"batch": 2, "seqlen": 72, "num_heads": 4, "head_dim": 32}, "B2 T72 H4 D32"),
+        ({"batch": 0, "seqlen_q": 5, "seqlen_k": 0, "num_heads": 3, "num_kv_heads": 3, "head_dim": 1}, "B0 T5/0 H3/3 D1"),
+        ({"depth": 3, "head_dim": 4}, "D4 depth=3"),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_shape_text(shape: dict[str, int], text: str) -> None:
+    assert terminal.shape_text(shape) == text

@@ -1,0 +1,408 @@
+"""What is true and how fast: comparisons, timing, and what a check and a bench make of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.errors import CompileError, ToolchainError
+from kernels.evaluate import bench as benching
+from kernels.evaluate import check as checking
+from kernels.evaluate import correctness, timing
+from kernels.evaluate.correctness import compare, compare_with_oracle, largest_error
+from kernels.evaluate.processes import time_processes
+from kernels.evaluate.result import BenchRow, Timing, as_json
+from kernels.problem import Case, Problem, Request, Tolerance, Variant
+from kernels.report.json import json_text
+
+INF, NAN = math.inf, math.nan
+
+
+# -- correctness -----------------------------------------------------------------------------
+
+
+def test_equal_tensors_pass_with_no_error() -> None:
+    x = torch.randn(3, 4)
+    found = compare(x, x.clone(), Tolerance())
+    assert found.passed and found.reason == ""
+    assert (found.max_abs, found.max_rel, found.mismatched, found.total) == (0.0, 0.0, 0, 12)
+    assert found.first_bad is None
+
+
+def test_a_failing_comparison_says_where_and_how_much() -> None:
+    expected = torch.zeros(2, 3, 4)
+    expected[1, 0, 2] = 4.0
+    got = expected.clone()
+    got[1, 0, 2] = 4.5
+    got[1, 2, 3] = -2.0
+    found = compare(got, expected, Tolerance())
+    assert not found.passed
+    assert found.first_bad == (1, 0, 2)
+    assert (found.got, found.expected) == (4.5, 4.0)
+    assert (found.mismatched, found.total) == (2, 24)
+    assert found.max_abs == 2.0
+    assert found.max_rel == 0.125  # of the elements whose reference is not zero
+    assert found.reason == (
+        "2 of 24 elements differ by more than 0.0001 + 0.0001*|reference|; "
+        "the first at (1, 0, 2): 4.5, the reference has 4; the largest difference is 2"
+    )
+
+
+def test_tolerance_is_absolute_plus_relative() -> None:
+    expected = torch.tensor([100.0, 0.0], dtype=torch.float64)
+    tolerance = Tolerance(atol=1e-3, rtol=1e-2)
+    just_inside = expected + torch.tensor([1.0, 0.999e-3], dtype=torch.float64)
+    just_outside = expected + torch.tensor([1.0011, 0.0], dtype=torch.float64)
+    assert compare(just_inside, expected, tolerance).passed
+    assert compare(just_outside, expected, tolerance).first_bad == (0,)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "same"),
+    [
+        (NAN, NAN, True),
+        (INF, INF, True),
+        (-INF, -INF, True),
+        (INF, -INF, False),
+        (NAN, 1.0, False),
+        (1.0, NAN, False),
+        (INF, 1.0, False),
+        (1.0, INF, False),  # atol + rtol * inf would allow anything
+        (NAN, INF, False),
+    ],
+)
+def test_values_that_are_not_finite(got: float, expected: float, same: bool) -> None:
+    found = compare(torch.tensor([0.0, got]), torch.tensor([0.0, expected]), Tolerance())
+    assert found.passed is same
+    assert found.max_abs == (0.0 if same else INF)
+    assert found.first_bad == (None if same else (1,))
+    assert not math.isnan(found.max_rel)
+    oracle = torch.tensor([0.0, expected], dtype=torch.float64)
+    assert largest_error(torch.tensor([0.0, got]), oracle) == (0.0 if same else INF)
+
+
+def test_shape_and_dtype_must_agree() -> None:
+    x = torch.zeros(2, 3)
+    for other, words in (
+        (torch.zeros(3, 2), "shape is (3, 2), the reference's is (2, 3)"),
+        (x.double(), "float64"),
+    ):
+        found = compare(other, x, Tolerance())
+        assert not found.passed and words in found.reason
+        assert found.mismatched == 6
+    assert largest_error(torch.zeros(3, 2), x.double()) == INF
+
+
+def test_empty_tensors_agree() -> None:
+    empty = torch.zeros(0, 4)
+    assert compare(empty, empty, Tolerance()).passed
+    assert compare_with_oracle(empty, empty, empty.double(), Tolerance()).passed
+
+
+def test_large_tensors_are_compared_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness, "_CHUNK", 7)
+    expected = torch.arange(60, dtype=torch.float32).reshape(4, 5, 3)
+    got = expected.clone()
+    got[2, 1, 2] += 1  # flat 35: the first of its piece
+    got[3, 4, 2] += 3
+    found = compare(got.transpose(0, 1).contiguous().transpose(0, 1), expected, Tolerance())
+    assert found.first_bad == (2, 1, 2)
+    assert (found.mismatched, found.max_abs) == (2, 3.0)
+    assert largest_error(got, expected.double()) == 3.0
+
+
+def test_the_references_own_error_is_the_yardstick() -> None:
+    oracle = torch.zeros(4, dtype=torch.float64)
+    reference = torch.tensor([0.0, 1e-3, 0.0, 0.0])
+    tolerance = Tolerance(oracle_ratio=2.0, oracle_floor=1e-6)
+    assert compare_with_oracle(torch.full((4,), 1.9e-3), reference, oracle, tolerance).passed
+    found = compare_with_oracle(torch.full((4,), 2.1e-3), reference, oracle, tolerance)
+    assert not found.passed
+    assert found.error == pytest.approx(2.1e-3)
+    assert found.reference_error == pytest.approx(1e-3)
+    assert "0.0021" in found.reason and "0.001" in found.reason
+
+
+# -- timing ----------------------------------------------------------------------------------
+
+
+def test_neighbours_take_turns_and_the_order_turns_too() -> None:
+    order: list[str] = []
+    length = {"a": 400.0, "b": 2000.0}
+
+    def sample(call: Callable[[], object], count: int) -> float:
+        name = call()
+        order.append(str(name))
+        return length[str(name)] * count
+
+    found = timing._interleaved({"a": lambda: "a", "b": lambda: "b"}, sample, seconds=0.05)
+    assert found["a"].calls == 3  # 3 * 400 us fill a millisecond
+    assert found["b"].calls == 1
+    assert found["a"].median_us == found["a"].low_us == found["a"].high_us == 400.0
+    assert found["b"].median_us == 2000.0
+    samples = order[-(found["a"].samples + found["b"].samples) :]
+    assert samples[:6] == ["a", "b", "b", "a", "a", "b"]
+    # Each takes about its 50 ms.
+    assert abs(found["a"].samples * 3 * 400 - 50_000) <= 1200
+    assert abs(found["b"].samples * 2000 - 50_000) <= 2000
+
+
+def test_quartiles_of_scripted_samples() -> None:
+    script = iter([1000.0, 1000.0, *(1000.0 + 100 * step for step in range(5))])
+
+    def sample(call: Callable[[], object], count: int) -> float:
+        return next(script) * count
+
+    found = timing._interleaved({"only": lambda: None}, sample, seconds=1e-3)
+    assert found["only"].samples == 5  # the least there is, though one fills the millisecond
+    assert (found["only"].low_us, found["only"].median_us, found["only"].high_us) == (1100.0, 1200.0, 1300.0)
+
+
+def test_a_very_slow_call_is_not_repeated_for_long() -> None:
+    runs = []
+
+    def sample(call: Callable[[], object], count: int) -> float:
+        runs.append(count)
+        return 2e6 * count
+
+    found = timing._interleaved({"slow": lambda: None}, sample, seconds=0.1)
+    assert found["slow"] == Timing(2e6, 2e6, 2e6, samples=1, calls=1)
+    assert runs == [1, 1]
+
+
+def test_host_timing_runs_the_calls_it_counts() -> None:
+    calls = {"a": 0, "b": 0}
+
+    def bump(name: str) -> Callable[[], object]:
+        def call() -> None:
+            calls[name] += 1
+
+        return call
+
+    found = timing.time_host({name: bump(name) for name in calls}, seconds=0.002)
+    for name, count in calls.items():
+        assert count > found[name].samples * found[name].calls
+        assert 0 < found[name].low_us <= found[name].median_us <= found[name].high_us
+
+
+@pytest.mark.gpu
+def test_cuda_timing_agrees_with_itself() -> None:
+    x = torch.randn(2048, 2048, device="cuda")
+    calls = {"matmul": lambda: x @ x, "add": lambda: x + 1}
+    eager, graph = timing.time_eager(calls, seconds=0.1), timing.time_graph(calls, seconds=0.1)
+    host = timing.time_enqueue(calls, seconds=0.1)
+    for found in (eager, graph, host):
+        assert set(found) == set(calls)
+        assert all(0 < t.low_us <= t.median_us <= t.high_us for t in found.values())
+    # A large product takes the GPU longer than a sum in both, and longer than its launch takes the host.
+    assert graph["matmul"].median_us > graph["add"].median_us
+    assert eager["matmul"].median_us > host["matmul"].median_us
+
+
+# -- check and bench, on a problem of four lines -----------------------------------------------
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Wrong(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x + x
+        out[..., -1] += 1
+        return out
+
+
+class Raises(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("rows=3 is not supported")
+
+
+def make_inputs(
+    rows: int, head_dim: int, *, dtype: str = "float32", seed: int = 0, device: str = "cpu"
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(rows, head_dim, generator=generator).to(device, getattr(torch, dtype))]
+
+
+def problem_with(model_new: type, **changes: Any) -> Problem:
+    variant = Variant(
+        "plain", "cpu", "", "", lambda request: (), lambda request: request.head_dim < 100, "the only one"
+    )
+    problem = Problem(
+        name="doubled",
+        binding="",
+        variants=(variant,),
+        cases=(
+            Case("other", "not the default", {"rows": 1, "head_dim": 1}),
+            Case("default", "the inputs of get_inputs", {"rows": 3, "head_dim": 5}),
+        ),
+        model=Doubled,
+        model_new=model_new,
+        get_inputs=lambda: [torch.randn(3, 5)],
+        get_init_inputs=lambda: [],
+        make_inputs=make_inputs,
+        oracle=lambda x: x.double() * 2,
+        jitter=lambda seed: Case(
+            f"jitter_{seed}", "a random shape", {"rows": 2, "head_dim": 8 * (seed + 1)}, "float64"
+        ),
+        default_request=lambda device, arch: Request(device, arch, "float32", 5, 1),
+        flops=lambda shape: shape["rows"] * shape["head_dim"],
+        least_bytes=lambda shape, dtype: 8 * shape["rows"] * shape["head_dim"],
+    )
+    return dataclasses.replace(problem, **changes)
+
+
+def test_a_plan_is_the_default_and_the_jittered_shapes() -> None:
+    trials = checking.plan(problem_with(Doubled), "cpu", "x86-64", 2)
+    assert [t.case.name for t in trials] == ["default", "jitter_0", "jitter_1"]
+    assert [t.request.head_dim for t in trials] == [5, 8, 16]
+    assert [t.request.dtype for t in trials] == ["float32", "float64", "float64"]
+    assert [tuple(t.make_inputs()[0].shape) for t in trials] == [(3, 5), (2, 8), (2, 16)]
+    assert trials[0].variant == "plain"
+    assert dataclasses.replace(trials[0], request=Request("cpu", "", "float32", 200)).variant == ""
+
+
+def test_group_size_comes_from_the_heads() -> None:
+    case = Case("grouped", "", {"num_heads": 12, "num_kv_heads": 3, "head_dim": 8})
+    assert checking.request_of(problem_with(Doubled), case, "cpu", "x").group_size == 4
+
+
+def test_a_right_operator_passes() -> None:
+    row = checking.run(checking.plan(problem_with(Doubled), "cpu", "x86-64", 0)[0], seconds=0.002)
+    assert row.passed and row.reason == ""
+    assert (row.problem, row.device, row.variant, row.case) == ("doubled", "cpu", "plain", "default")
+    assert row.against_reference is not None and row.against_reference.max_abs == 0
+    assert row.against_oracle is not None and row.against_oracle.passed
+    assert row.time is not None and row.reference_time is not None
+
+
+def test_a_wrong_operator_fails_and_says_where() -> None:
+    row = checking.run(checking.plan(problem_with(Wrong), "cpu", "x86-64", 0)[0], seconds=0.002)
+    assert not row.passed
+    assert "3 of 15" in row.reason and "(0, 4)" in row.reason
+
+
+def test_an_operator_that_raises_fails_with_its_words() -> None:
+    row = checking.run(checking.plan(problem_with(Raises), "cpu", "x86-64", 0)[0])
+    assert not row.passed and row.reason == "ValueError: rows=3 is not supported"
+    assert row.against_reference is None and row.time is None
+
+
+def test_one_failing_build_fails_its_own_trials() -> None:
+    trials = checking.plan(problem_with(Doubled), "cpu", "x86-64", 2)
+    asked: list[int] = []
+
+    def build(some: Sequence[checking.Trial]) -> None:
+        asked.append(len(some))
+        for trial in some:
+            if trial.case.name == "jitter_0":
+                raise CompileError("doubled-plain", "error: expected ';'")
+
+    reasons = checking.prepare(trials, build)
+    assert reasons[0] == reasons[2] == ""
+    assert "expected ';'" in reasons[1] and reasons[1].startswith("CompileError")
+    assert asked == [3, 1, 1, 1]
+    assert checking.prepare(trials, lambda some: None) == ["", "", ""]
+
+
+def test_a_missing_compiler_is_each_trials_reason() -> None:
+    def build(some: Sequence[checking.Trial]) -> None:
+        raise ToolchainError("no C++ compiler found", "apt-get install g++")
+
+    for reason in checking.prepare(checking.plan(problem_with(Doubled), "cpu", "x86-64", 1), build):
+        assert "apt-get install g++" in reason
+
+
+def test_targets_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ((device, arch),) = checking.targets(None)
+    assert device == "cpu" and arch
+    with pytest.raises(ValueError, match="no NVIDIA GPU"):
+        checking.targets("cuda")
+
+
+def test_bench_times_every_way_and_notes_what_cannot_run() -> None:
+    def absent(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such backend\nand more lines")
+
+    problem = problem_with(Wrong, peers=lambda device: {"sum": lambda x: x + x, "absent": absent})
+    case = benching.case_of(problem, {"head_dim": 7})
+    assert dict(case.shape) == {"rows": 3, "head_dim": 7}
+    result = benching.bench(problem, case, "cpu", seconds=0.002, command=["python", "-m", "kernels"])
+    rows = {row.name: row for row in result.rows}
+    assert list(rows) == ["ModelNew", "reference", "sum", "absent"]
+    assert rows["absent"] == BenchRow("absent", note="RuntimeError: no such backend")
+    assert rows["ModelNew"].error == pytest.approx(1.0) and rows["sum"].error == 0
+    assert all(rows[name].eager is not None for name in ("ModelNew", "reference", "sum"))
+    assert result.flops == 21 and result.environment.command == "python -m kernels"
+    assert result.environment.torch == str(torch.__version__) and result.environment.driver == ""
+    assert json.loads(json_text([result]))[0]["rows"][0]["name"] == "ModelNew"
+
+
+def test_bench_shapes() -> None:
+    problem = problem_with(
+        Doubled, cases=(Case("default", "", {"seqlen_q": 8, "seqlen_k": 8, "head_dim": 4}, "float16"),)
+    )
+    assert benching.case_of(problem, {}).name == "default"
+    longer = benching.case_of(problem, {"seqlen": 64, "head_dim": 32})
+    assert dict(longer.shape) == {"seqlen_q": 64, "seqlen_k": 64, "head_dim": 32}
+    assert longer.dtype == "float16"
+    assert benching.case_of(problem, {}, "float64").dtype == "float64"
+    with pytest.raises(
+        ValueError, match="no 'heads' in its shape; it has: seqlen, seqlen_q, seqlen_k, head_dim"
+    ):
+        benching.case_of(problem, {"heads": 3})
+
+
+def test_compiling_needs_a_peer_to_compile() -> None:
+    problem = problem_with(Doubled)
+    with pytest.raises(ValueError, match="'vectorised'"):
+        benching.bench(problem, benching.case_of(problem, {}), "cpu", compiled=True)
+
+
+@pytest.mark.parametrize("package", ["gqa_attn", "fp8_attn"])
+def test_peers_compute_what_the_reference_does(package: str) -> None:
+    """Each route that bench sets beside ModelNew gives the same result, so its time is worth comparing."""
+    from kernels.problem import find_problem
+
+    problem = find_problem(package)
+    assert problem.peers is not None
+    inputs = problem.make_inputs(
+        **checking.default_case(problem).shape, dtype=checking.default_case(problem).dtype
+    )
+    oracle = problem.oracle(*inputs)
+    peers = problem.peers("cpu")
+    assert "vectorised" in peers
+    for name, peer in peers.items():
+        assert largest_error(peer(*inputs), oracle) < 1e-5, name
+
+
+# -- processes and JSON ------------------------------------------------------------------------
+
+
+def test_processes_report_their_own_seconds() -> None:
+    code = "import os; print('noise'); print('{\"seconds\": ' + os.environ['TOOK'] + '}')"
+    row = time_processes("it", [sys.executable, "-c", code], [{"TOOK": t} for t in ("3.0", "1.0", "2.0")])
+    assert (row.seconds, row.samples, row.note) == (2.0, (3.0, 1.0, 2.0), "")
+
+
+def test_a_failing_process_is_noted() -> None:
+    row = time_processes("it", [sys.executable, "-c", "raise SystemExit('it broke')"], [{}, {}])
+    assert math.isnan(row.seconds) and row.samples == ()
+    assert "exit code 1" in row.note and "it broke" in row.note
+
+
+def test_json_holds_numbers_json_has_no_word_for() -> None:
+    assert as_json({"a": (INF, NAN, 1.5), "b": Timing(1.0, 1.0, 1.0, 1, 1)}) == {
+        "a": ["inf", "nan", 1.5],
+        "b": {"median_us": 1.0, "low_us": 1.0, "high_us": 1.0, "samples": 1, "calls": 1},
+    }
