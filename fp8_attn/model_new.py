@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, is_grad_enabled, nn
+from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from kernels.attention import (
     attention,
@@ -18,6 +19,7 @@ from kernels.attention import (
 )
 from kernels.fallback import torch_form_allowed
 from kernels.jit.operator import Operator
+from kernels.module import KernelModule
 
 from .variants import DTYPES
 
@@ -91,7 +93,7 @@ def _problem() -> Problem:
 OPERATOR = Operator("fp8_attn", _problem, fake=fake, setup_context=setup_context, backward=backward)
 
 
-class ModelNew(nn.Module):
+class ModelNew(KernelModule):
     """Causal attention over low-precision operands: signature and answer of ``Model``, from one kernel."""
 
     def forward(
@@ -123,7 +125,9 @@ class ModelNew(nn.Module):
                 or v_q.requires_grad
             ):
                 return OPERATOR.differentiable(q_q, k_q, v_q, q_scale, k_scale, v_scale)
-            return OPERATOR.forward(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+            if is_compiling():
+                return OPERATOR.forward(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+            return OPERATOR.forward_now(q_q, k_q, v_q, q_scale, k_scale, v_scale)
         except (RuntimeError, TypeError, AttributeError) as error:
             failure = error
         return _recover(failure, q_q, k_q, v_q, q_scale, k_scale, v_scale)

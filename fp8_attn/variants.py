@@ -7,7 +7,8 @@ from kernels.problem import Request, Variant
 
 __all__ = ["DTYPES", "VARIANTS", "default_request"]
 
-# The carriers the operator takes, and how each is spelled in C++: kernels/cuda/types.cuh, kernels/cpu/attention/types.h.
+# The carriers the operator takes, and how each is spelled in C++
+# (kernels/cuda/types.cuh, kernels/cpu/attention/types.h).
 DTYPES = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 CPP_TYPES = {
     "int8": "int8_t",
@@ -21,7 +22,7 @@ CPP_TYPES = {
 
 
 def _cuda_arguments(request: Request) -> tuple[str, ...]:
-    return CUDA_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
+    return CPP_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
 
 
 def _cpu_arguments(request: Request) -> tuple[str, ...]:

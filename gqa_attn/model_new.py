@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, is_grad_enabled, nn
+from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from kernels.attention import attention, attention_backward, attention_forward, check_shapes, check_tensors
 from kernels.fallback import torch_form_allowed
 from kernels.jit.operator import Operator
+from kernels.module import KernelModule
 
 from .variants import DTYPES
 
@@ -59,7 +61,7 @@ def _problem() -> Problem:
 OPERATOR = Operator("gqa_attn", _problem, fake=fake, setup_context=setup_context, backward=backward)
 
 
-class ModelNew(nn.Module):
+class ModelNew(KernelModule):
     """Causal grouped-query attention: signature and answer of ``Model``, from one kernel."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -81,7 +83,9 @@ class ModelNew(nn.Module):
                 OPERATOR.load()
             if is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
                 return OPERATOR.differentiable(q, k, v)
-            return OPERATOR.forward(q, k, v)
+            if is_compiling():
+                return OPERATOR.forward(q, k, v)
+            return OPERATOR.forward_now(q, k, v)
         except (RuntimeError, TypeError, AttributeError) as error:
             failure = error
         return _recover(failure, q, k, v)

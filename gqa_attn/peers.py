@@ -12,12 +12,15 @@ from torch import Tensor
 __all__ = ["peers"]
 
 
-def peers(device: str) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+def peers(device: str) -> dict[str, Callable[..., Tensor]]:
     """Routes through torch on ``device``, each called with q, k, v as ``Model`` is.
 
     All take seqlen_q = seqlen_k: torch aligns the mask of other lengths differently.
     """
-    found = {"SDPA, enable_gqa": sdpa_enable_gqa, "SDPA, expanded K/V": sdpa_expanded}
+    found: dict[str, Callable[..., Tensor]] = {
+        "SDPA, enable_gqa": sdpa_enable_gqa,
+        "SDPA, expanded K/V": sdpa_expanded,
+    }
     if device == "cuda":
         from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -7,13 +7,14 @@ from kernels.problem import Request, Variant
 
 __all__ = ["DTYPES", "VARIANTS", "default_request"]
 
-# What the operator takes, and how each is spelled in C++: kernels/cuda/types.cuh, kernels/cpu/attention/types.h.
+# What the operator takes, and how each is spelled in C++
+# (kernels/cuda/types.cuh, kernels/cpu/attention/types.h).
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CPP_TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 
 
 def _cuda_arguments(request: Request) -> tuple[str, ...]:
-    return CUDA_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
+    return CPP_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
 
 
 def _cpu_arguments(request: Request) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernels.errors import KernelsError
 
@@ -261,6 +261,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from kernels.report.json import json_text
     from kernels.report.terminal import bench_report, startup_report
 
+    show: Callable[[Console, Any], None]
     if "jit" in arguments.packages:
         results, show = _startup_results(arguments), startup_report
         complete = all(row.samples for result in results for row in result.rows)

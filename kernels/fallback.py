@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 
 from kernels.errors import ToolchainError
@@ -24,6 +25,18 @@ def torch_form_allowed(problem: str, failure: BaseException) -> bool:
         warnings.warn(
             f"{problem} runs its slow torch form (KERNELS_FALLBACK=torch): {failure}",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=_callers_level(problem),
         )
     return True
+
+
+def _callers_level(problem: str) -> int:
+    """The ``stacklevel`` at which a warning points at whoever called the module: past us, ``problem`` and torch."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "kernels",
+        "torch",
+        problem,
+    ):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -292,13 +292,17 @@ def _cuda_homes(wanted: int) -> Iterator[tuple[str, str]]:
     yield sys.prefix, "this environment"
     for folder in _site_packages():
         yield os.path.join(folder, "nvidia", f"cu{wanted}"), "site-packages"
-    yield "/usr/local/cuda", "/usr/local/cuda"
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir("/usr/local"), reverse=True):
-            if name.startswith(f"cuda-{wanted}"):
-                yield os.path.join("/usr/local", name), "/usr/local"
-    for home in ("/opt/cuda", "/usr/lib/cuda", "/usr"):
-        yield home, home
+    for folder in _SYSTEM_FOLDERS:
+        yield folder, folder
+        with contextlib.suppress(OSError):
+            parent = os.path.dirname(folder)
+            for name in sorted(os.listdir(parent), reverse=True):
+                if name.startswith(f"cuda-{wanted}"):
+                    yield os.path.join(parent, name), parent
+
+
+# Where system packages put it; versions beside it are looked at too.
+_SYSTEM_FOLDERS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr")
 
 
 def _site_packages() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,7 @@ def cuda_kernels(call: Callable[[], Any]) -> list[str]:
 
 def requested_bytes(call: Callable[[], Tensor]) -> tuple[Tensor, int]:
     """``call``'s result, and the most bytes that were asked of the GPU's allocator at once meanwhile."""
+    gc.collect()  # what is freed meanwhile would be taken off
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]

@@ -17,8 +17,6 @@ import torch
 
 from kernels.problem import Case, Problem, Request, find_problem
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep built kernels beside pytest's own cache: apart from the user's, and there for the next run."""
@@ -36,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-def request_of(case: Case, device: str) -> Request:
+def _request_of(case: Case, device: str) -> Request:
     """The specialisation that ``case`` needs on ``device``."""
     from kernels.device import cpu_arch, cuda_arch
 
@@ -61,7 +59,7 @@ def _wanted(items: Iterable[pytest.Item]) -> dict[tuple[str, Request], Problem]:
         case, device = parameters.params.get("case"), parameters.params.get("device")
         package = getattr(item.module, "PACKAGE", None)
         if isinstance(case, Case) and device is not None and package is not None:
-            wanted[package, request_of(case, device)] = find_problem(package)
+            wanted[package, _request_of(case, device)] = find_problem(package)
     return wanted
 
 
@@ -81,7 +79,7 @@ def built(request: pytest.FixtureRequest) -> None:
     wait([submit(spec) for spec in specs])
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """The device a test runs on."""
     return request.param

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from attention_checks import PeakMemory, assert_close, assert_same, gradients
-from conftest import DEVICES
 
 from gqa_attn.inputs import make_inputs
 from gqa_attn.reference import Model
@@ -36,9 +35,9 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=DEVICES)
-def float64_inputs(request):
-    return lambda shape: make_inputs(*shape, dtype="float64", device=request.param)
+@pytest.fixture
+def float64_inputs(device):
+    return lambda shape: make_inputs(*shape, dtype="float64", device=device)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -183,9 +183,18 @@ def test_check_reports_what_does_not_build(
 
 def test_a_new_problem_package_is_found_and_checked(tmp_path: Path, built: None) -> None:
     """Adding a problem is copying a folder: no list anywhere names it."""
-    shutil.copytree(ROOT / "gqa_attn", tmp_path / "my_attn", ignore=shutil.ignore_patterns("__pycache__"))
-    text = (tmp_path / "my_attn" / "problem.py").read_text()
-    (tmp_path / "my_attn" / "problem.py").write_text(text.replace('name="gqa_attn"', 'name="my_attn"'))
+    package = tmp_path / "my_attn"
+    shutil.copytree(ROOT / "gqa_attn", package, ignore=shutil.ignore_patterns("__pycache__"))
+    binding = (ROOT / "kernels" / "bindings" / "gqa_attn.cpp").read_text()
+    (package / "binding.cpp").write_text(binding.replace("gqa_attn", "my_attn"))
+    for name, old, new in (
+        ("problem.py", 'name="gqa_attn"', 'name="my_attn"'),
+        ("problem.py", '"bindings/gqa_attn.cpp"', repr(str(package / "binding.cpp"))),
+        ("model_new.py", 'Operator("gqa_attn"', 'Operator("my_attn"'),
+    ):
+        text = (package / name).read_text()
+        assert old in text
+        (package / name).write_text(text.replace(old, new))
     listed = subprocess.run(
         [sys.executable, "-c", "from kernels.discover import problem_packages; print(*problem_packages())"],
         cwd=tmp_path,
@@ -287,7 +296,8 @@ def test_the_cache_verbs(
 
 
 def test_bench_prints_json(built: None) -> None:
-    words = "bench gqa_attn --device cpu --shape seqlen=16 num_heads=2 --shape batch=1 --seconds 0.01 --json".split()
+    shapes = "--shape seqlen=16 num_heads=2 --shape batch=1"
+    words = f"bench gqa_attn --device cpu {shapes} --seconds 0.01 --json".split()
     done = run(*words)
     assert done.returncode == 0, done.stderr
     small, default = json.loads(done.stdout)
@@ -344,7 +354,8 @@ SHAPE = {"batch": 3, "seqlen_q": 200, "seqlen_k": 134, "num_heads": 32, "num_kv_
 def _check_rows(console: Console) -> None:
     row = CheckRow(
         "gqa_attn", "cpu", "vectorised", "jitter_3", "a random shape", SHAPE, "float8_e4m3fn", True, "",
-        Comparison(True, "", 1.2e-7, 1e-3, 0, 10), OracleComparison(True, "", 3.4e-7, 2e-7, 1e-6), TIMING, TIMING,
+        Comparison(True, "", 1.2e-7, 1e-3, 0, 10),
+        OracleComparison(True, "", 3.4e-7, 2e-7, 1e-6), TIMING, TIMING,
     )  # fmt: skip
     failing = dataclasses.replace(
         row, passed=False, reason="ValueError: q must be 4-D [batch, seqlen, num_heads, head_dim]", time=None
@@ -418,16 +429,53 @@ def _cache_rows(console: Console) -> None:
 
 
 REPORTS: dict[str, tuple[Callable[[Console], None], list[str]]] = {
-    "check": (_check_rows, ["B3 T200/134 H32/4 D256", "float8_e4m3fn", "1.2e-07", "3.4e-07", "1.23 ms", "FAIL 1",
-                            "[batch, seqlen, num_heads, head_dim]", "2 of 3 passed"]),
-    "build": (_build_rows, ["gqa_attn, portable", "sm_90a, float32", "200", "1024 B", "32 B", "2.3 s", "cached",
-                            "attention_kernel<float, float", "not_mangled", "gqa_attn, binding"]),
-    "bench": (_bench_rows, ["3.02 us", "1.23 ms", "1.20-1.30", "30.0 s", "409", "too slow [really]", "580.65.06",
-                            "6.64 MFLOP", "2.2 TFLOP/s", "python -m kernels bench gqa_attn"]),
+    "check": (
+        _check_rows,
+        [
+            "B3 T200/134 H32/4 D256",
+            "float8_e4m3fn",
+            "1.2e-07",
+            "3.4e-07",
+            "1.23 ms",
+            "FAIL 1",
+            "[batch, seqlen, num_heads, head_dim]",
+            "2 of 3 passed",
+        ],
+    ),
+    "build": (
+        _build_rows,
+        [
+            "gqa_attn, portable",
+            "sm_90a, float32",
+            "200",
+            "1024 B",
+            "32 B",
+            "2.3 s",
+            "cached",
+            "attention_kernel<float, float",
+            "not_mangled",
+            "gqa_attn, binding",
+        ],
+    ),
+    "bench": (
+        _bench_rows,
+        [
+            "3.02 us",
+            "1.23 ms",
+            "1.20-1.30",
+            "30.0 s",
+            "409",
+            "too slow [really]",
+            "580.65.06",
+            "6.64 MFLOP",
+            "2.2 TFLOP/s",
+            "python -m kernels bench gqa_attn",
+        ],
+    ),
     "startup": (_startup_rows, ["2.90 s", "4.30 ms", "2.80 s - 3.00 s", "[Errno 2] no nvcc", "NVIDIA H200"]),
     "doctor": (_doctor_rows, ["MISSING", "kernelwright[cuda]", "1 required check failed"]),
     "cache": (_cache_rows, ["123 kB", "2 days", "3 s", "[100] bytes", "2 entries", "killed builds"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -465,14 +513,25 @@ def test_duration(microseconds: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("heads", "text"),
+    [
+        ({"num_heads": 8, "num_kv_heads": 2}, "B2 T80 H8/2 D32"),
+        ({"num_heads": 3, "num_kv_heads": 3}, "B2 T80 H3/3 D32"),
+        ({"num_heads": 4}, "B2 T80 H4 D32"),
+    ],
+)
+def test_shape_text_of_heads(heads: dict[str, int], text: str) -> None:
+    assert terminal.shape_text({"batch": 2, "seqlen_q": 80, "seqlen_k": 80, **heads, "head_dim": 32}) == text
+
+
+@pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ({"batch": 2, "seqlen_q": 80, "seqlen_k": 80, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}, "B2 T80 H8/2 D32"),
-        ({"batch": 2, "seqlen": 72, "num_heads": 4, "head_dim": 32}, "B2 T72 H4 D32"),
-        ({"batch": 0, "seqlen_q": 5, "seqlen_k": 0, "num_heads": 3, "num_kv_heads": 3, "head_dim": 1}, "B0 T5/0 H3/3 D1"),
+        ({"batch": 0, "seqlen_q": 5, "seqlen_k": 0}, "B0 T5/0"),
+        ({"seqlen": 72, "head_dim": 1}, "T72 D1"),
         ({"depth": 3, "head_dim": 4}, "D4 depth=3"),
         ({}, ""),
     ],
-)  # fmt: skip
+)
 def test_shape_text(shape: dict[str, int], text: str) -> None:
     assert terminal.shape_text(shape) == text

@@ -248,7 +248,7 @@ def problem_with(model_new: type, **changes: Any) -> Problem:
         model=Doubled,
         model_new=model_new,
         get_inputs=lambda: [torch.randn(3, 5)],
-        get_init_inputs=lambda: [],
+        get_init_inputs=list,
         make_inputs=make_inputs,
         oracle=lambda x: x.double() * 2,
         jitter=lambda seed: Case(

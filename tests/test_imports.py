@@ -61,7 +61,7 @@ def _walk(node: ast.AST, package: str) -> Iterator[str]:
         if node.level:
             above = package.split(".")[: len(package.split(".")) - node.level + 1]
             base = ".".join([*above, *([base] if base else [])])
-        # `from kernels import errors` imports kernels.errors; `from kernels.errors import X` does not import X.
+        # `from kernels import errors` imports kernels.errors; `from kernels.errors import X` imports no X.
         yield from (
             f"{base}.{alias.name}" if (ROOT / Path(*base.split("."))).is_dir() else base
             for alias in node.names

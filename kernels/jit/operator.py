@@ -6,7 +6,9 @@ C callback into this module, for each specialisation it has not seen.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import inspect
 import logging
 import os
 import threading
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "float8_e4m3fn", "float8_e5m2")
 _DEVICES = ("cpu", "cuda")
 _ERROR_BYTES = 2048
+_EXIT_WAIT_S = 120.0
 
 
 class _KernelRequest(ctypes.Structure):
@@ -68,6 +71,7 @@ class Operator:
     """
 
     forward: Any
+    forward_now: Any  # the same without OpOverload's Python frame; torch.compile does not trace it
     differentiable: Any
 
     def __init__(
@@ -107,6 +111,9 @@ class Operator:
             library.binding_set_resolver(resolver)
             names = [f"{NAMESPACE}::{self.name}", f"{NAMESPACE}::{self.name}_forward"]
             if self.name not in _with_rules:
+                # register_fake records who calls it, and inspect looks for that through
+                # every module there is, unless it knows the file.
+                inspect.modulesbyfile.setdefault(__file__, __name__)
                 for name in names:
                     torch.library.register_fake(name, self._fake)
                 self._register_autograd(names[0])
@@ -114,6 +121,7 @@ class Operator:
             operators = getattr(torch.ops, NAMESPACE)
             self.differentiable = getattr(operators, self.name).default
             self.forward = getattr(operators, f"{self.name}_forward").default
+            self.forward_now = self.forward._op
             self.loaded = True
 
     def _register_autograd(self, name: str) -> None:
@@ -154,24 +162,30 @@ class Operator:
         """
         if os.environ.get("KERNELS_PREBUILD", "1") == "0" or self.loaded:
             return
-        threading.Thread(target=self._prebuild, name=f"prebuild {self.name}", daemon=True).start()
+        # Which GPU there is takes too long to ask here, so the note says for which machine it holds.
+        default = (self.name, "default", os.uname().nodename, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+        if warm.noted((self.name, "binding")) and warm.noted(default):
+            return
+        thread = threading.Thread(
+            target=self._prebuild, args=(default,), name=f"prebuild {self.name}", daemon=True
+        )
+        thread.start()
+        atexit.register(thread.join, _EXIT_WAIT_S)
 
-    def _prebuild(self) -> None:
+    def _prebuild(self, default: warm.Question) -> None:
         try:
-            arch = peek_cuda_arch() if _torch_has_cuda() else None
-            device, arch = ("cpu", cpu_arch()) if arch is None else ("cuda", arch)
-            default = (self.name, "default", device, arch)
-            if warm.find((self.name, "binding")) and warm.find(default):
-                return
             with warm.import_guard:
                 from kernels.jit import build, load
                 from kernels.jit.spec import kernel_spec
 
                 problem = self._problem()
-            load.submit(self._binding_spec())
+            binding = load.submit(self._binding_spec())
+            arch = peek_cuda_arch() if _torch_has_cuda() else None
+            device, arch = ("cpu", cpu_arch()) if arch is None else ("cuda", arch)
             spec = kernel_spec(problem, problem.default_request(device, arch))
             built = load.submit(spec).result()
             load.note(default, build.key(spec), built, self._modules())
+            binding.result()
         except Exception:
             # An early start is a favour; the call that needs the kernel raises what is wrong.
             _log.debug("the early build of %s failed", self.name, exc_info=True)
@@ -193,7 +207,8 @@ class Operator:
             return 0
         except BaseException as error:  # nothing may pass through C++ frames
             self._pending.error = error
-            entry.contents.error = _words(error).encode("utf-8", "replace")[: _ERROR_BYTES - 1]
+            words = _words(error).encode("utf-8", "replace")[: _ERROR_BYTES - 1]
+            entry.contents.error = words.decode("utf-8", "ignore").encode()  # no letter cut in two
             return 1
 
     def _library(self, asked: _KernelRequest) -> ctypes.CDLL:

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any, Protocol
 
@@ -46,16 +46,19 @@ def wait_for(futures: Mapping[str, Future[Any]]) -> None:
     guard = _in_use
     try:
         with _line() as line:
-            while True:
+            while not _done(futures, _INTERVAL_S if line is not None else None):
                 if line is not None:
-                    names = ", ".join(name for name, future in futures.items() if not future.done())
-                    line.update(f"compiling {names}  {time.perf_counter() - started:.1f} s")
-                if _done(futures, _INTERVAL_S if line is not None else None):
-                    if line is not None:
-                        line.update(f"compiled {', '.join(futures)}  {time.perf_counter() - started:.1f} s")
-                    return
+                    running = [name for name, future in futures.items() if not future.done()]
+                    line.update(_text("compiling", running, started))
+            if line is not None:
+                failed = [name for name, future in futures.items() if future.done() and future.exception()]
+                line.update(_text("cannot compile" if failed else "compiled", failed or futures, started))
     finally:
         guard.release()
+
+
+def _text(what: str, names: Iterable[str], started: float) -> str:
+    return f"{what} {', '.join(names)}  {time.perf_counter() - started:.1f} s"
 
 
 def _done(futures: Mapping[str, Future[Any]], timeout_s: float | None) -> bool:

@@ -30,12 +30,13 @@ from kernels.paths import ROOT, cache_directory, replace_file
 __all__ = [
     "Answer",
     "Question",
+    "binding_is_loaded",
     "compiler_files",
     "count",
     "counts",
     "find",
     "import_guard",
-    "binding_is_loaded",
+    "noted",
     "open_library",
     "opened",
     "write",
@@ -164,8 +165,8 @@ def _stamp(path: str) -> list[int] | None:
 _settled = functools.lru_cache(maxsize=1024)(_stamp)
 
 
-def find(question: Question) -> tuple[str, str] | None:
-    """The answer to ``question`` as (digest, path) of a library that is whole, or None."""
+def noted(question: Question) -> Answer | None:
+    """The note that answers ``question``, if all it depends on still stands; its library is not looked at."""
     path, asked = _note(question)
     try:
         with open(path, "rb") as file:
@@ -175,13 +176,24 @@ def find(question: Question) -> tuple[str, str] | None:
         for stamp_of, kind in ((_stamp, "sources"), (_settled, "others")):
             if any(stamp_of(file) != stamp for file, stamp in note[kind].items()):
                 return None
+        return note
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # absent or damaged: the long way decides
+
+
+def find(question: Question) -> tuple[str, str] | None:
+    """The answer to ``question`` as (digest, path) of a library that is whole, or None."""
+    note = noted(question)
+    if note is None:
+        return None
+    try:
         with open(note["library"], "rb") as file:
             content = file.read()
         if len(content) != note["bytes"] or hashlib.sha256(content).hexdigest() != note["sha256"]:
             return None
         return note["digest"], note["library"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # absent or damaged: the long way decides
+    except (OSError, KeyError, TypeError):
+        return None  # gone or damaged: the long way builds it again
 
 
 def write(

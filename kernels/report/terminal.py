@@ -232,8 +232,8 @@ def build_report(console: Console, built: Sequence[Built]) -> None:
     """What the compiler reported of each specialisation: registers, shared memory, stack, spills."""
     table = _table()
     table.add_column("specialisation", overflow="fold")
-    for name in ("registers", "shared", "stack", "spills", "build"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for header in ("registers", "shared", "stack", "spills", "build"):
+        table.add_column(header, justify="right", no_wrap=True)
     for one in built:
         seconds = "cached" if one.cached else f"{one.seconds:.1f} s"
         values = (value if key == "dtype" else f"{key} {value}" for key, value in one.spec.params)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
+from jit_support import child_environment
 
 
 @pytest.fixture
@@ -25,7 +21,7 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``code`` in a fresh interpreter that finds the toolkit and these tests; fails the test if it fails."""
+    """Run ``code`` in a fresh interpreter that finds the toolkit and these tests; it must succeed."""
 
     def run(code: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
@@ -42,14 +38,3 @@ def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return result
 
     return run
-
-
-def child_environment(**changes: str) -> dict[str, str]:
-    """This environment with the toolkit and these tests on Python's path, warnings as errors."""
-    path = os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "KERNELS_PREBUILD": "0", **changes}
-
-
-needs_nvcc = pytest.mark.skipif(
-    shutil.which("nvcc") is None and not Path("/usr/local/cuda").exists(), reason="needs nvcc"
-)

@@ -14,13 +14,15 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import child_environment
+from jit_support import child_environment
 
 from kernels.errors import CacheError
 from kernels.jit import cache
 
 
-def put(name: str = "tiny-fill", base: str = "b" * 20, compilers: str = "c" * 12, content: bytes = b"library") -> Path:
+def put(
+    name: str = "tiny-fill", base: str = "b" * 20, compilers: str = "c" * 12, content: bytes = b"library"
+) -> Path:
     """Publish a made-up entry and return its folder."""
     import hashlib
 
@@ -154,7 +156,9 @@ with cache.scratch(Path({str(cache_dir)!r})) as path:
     print(path, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    killed = subprocess.run([sys.executable, "-c", code], env=child_environment(), stdout=subprocess.PIPE, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", code], env=child_environment(), stdout=subprocess.PIPE, check=False
+    )
     left = Path(killed.stdout.decode().strip())
     assert killed.returncode == -9 and left.is_dir()
     with cache.scratch(cache_dir) as mine:
@@ -264,7 +268,9 @@ def test_read_only_cache_with_a_hit_works_without_a_warning(
     assert find("new") is not None
 
 
-def test_a_fault_that_is_not_about_writing_is_reported(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_is_not_about_writing_is_reported(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args, **kwargs):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -36,7 +36,9 @@ def test_includes_of_includes(sources: Path) -> None:
 
 
 def test_include_that_is_nowhere_is_left_to_the_compiler(sources: Path) -> None:
-    (sources / "tiny.cpp").write_text('// #include "a.h"\n#ifdef NEVER\n#include "b.h"\n#endif\n#include <vector>\n')
+    (sources / "tiny.cpp").write_text(
+        '// #include "a.h"\n#ifdef NEVER\n#include "b.h"\n#endif\n#include <vector>\n'
+    )
     assert assemble(tiny_problem.cpu_spec(source=sources / "tiny.cpp")).headers == {}
 
 

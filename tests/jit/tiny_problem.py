@@ -37,7 +37,9 @@ def binding(source: Path = HERE / "tiny_binding.cpp") -> KernelSpec:
     return binding_spec("tiny", str(source))
 
 
-def variant(device: str = "cpu", name: str = "fill", source: Path = HERE / "tiny.cpp", **changes: Any) -> Variant:
+def variant(
+    device: str = "cpu", name: str = "fill", source: Path = HERE / "tiny.cpp", **changes: Any
+) -> Variant:
     fields = {
         "name": name,
         "device": device,

@@ -161,8 +161,8 @@ struct Exp2;
 
 template <>
 struct Exp2<float> {
-  static constexpr float COEFFICIENTS[] = {0x1.470b4ap-13f, 0x1.5f7276p-10f, 0x1.3b270ep-7f,
-                                           0x1.c6ae72p-5f,  0x1.ebfbe2p-3f,  0x1.62e432p-1f, 1.0f};
+  static constexpr float COEFFICIENTS[] = {
+      0x1.470b4ap-13f, 0x1.5f7276p-10f, 0x1.3b270ep-7f, 0x1.c6ae72p-5f, 0x1.ebfbe2p-3f, 0x1.62e432p-1f, 1.0f};
   static constexpr float BIAS = 127.0f;
   static constexpr float ROUND = 0x1.8p23f + BIAS;  // x + ROUND has round(x) + BIAS in its low bits
   static constexpr int FRACTION_BITS = 23;
@@ -189,8 +189,10 @@ inline Vec<C> exp2_scaled(Vec<C> x, C scale, C lowest) {
   const Vec<C> fraction = x * scale - (shifted - E::ROUND);
   Vec<C> result = splat<C>(E::COEFFICIENTS[0]);
 #pragma GCC unroll 16
-  for (unsigned i = 1; i < sizeof(E::COEFFICIENTS) / sizeof(C); ++i) result = result * fraction + E::COEFFICIENTS[i];
-  const typename Simd<C>::IntVec power = reinterpret_cast<typename Simd<C>::IntVec>(shifted) << E::FRACTION_BITS;
+  for (unsigned i = 1; i < sizeof(E::COEFFICIENTS) / sizeof(C); ++i)
+    result = result * fraction + E::COEFFICIENTS[i];
+  const typename Simd<C>::IntVec power = reinterpret_cast<typename Simd<C>::IntVec>(shifted)
+                                         << E::FRACTION_BITS;
   return result * reinterpret_cast<Vec<C>>(power);
 }
 

@@ -240,6 +240,7 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
   constexpr int CHUNKS = Output::CHUNKS;
   constexpr int CHUNKS_PER_LANE = Output::CHUNKS_PER_LANE;
   constexpr int KEY_SPLITS = Output::KEY_SPLITS;
+  constexpr int DOT_CHUNKS = 16;
 
   extern __shared__ __align__(16) unsigned char smem_bytes[];
   Smem& smem = *reinterpret_cast<Smem*>(smem_bytes);
@@ -319,27 +320,32 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
       longest = limit[i] > longest ? limit[i] : longest;
     }
 
-    ACC s[ROWS][KEYS];
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-      for (int j = 0; j < KEYS; ++j) s[i][j] = 0;
+    // Long dot products are summed in blocks, which keeps their rounding error that of short ones.
+    ACC s[ROWS][KEYS] = {};
+#pragma unroll 1
+    for (int dot_start = 0; dot_start < CHUNKS; dot_start += DOT_CHUNKS) {
+      ACC dot[ROWS][KEYS] = {};
 #pragma unroll 2
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-      Vec4<ACC> q[ROWS];
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i)
-        q[i] = *reinterpret_cast<const Vec4<ACC>*>(smem.q + (row_group + i * ROW_GROUPS) * Smem::ROW_STRIDE +
-                                                   chunk * CHUNK);
-#pragma unroll
-      for (int j = 0; j < KEYS; ++j) {
-        const Vec4<ACC> k =
-            *reinterpret_cast<const Vec4<ACC>*>(smem.k + (lane + j * LANES) * Smem::ROW_STRIDE + chunk * CHUNK);
+      for (int chunk = dot_start; chunk < smaller(dot_start + DOT_CHUNKS, CHUNKS); ++chunk) {
+        Vec4<ACC> q[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; ++i)
+          q[i] = *reinterpret_cast<const Vec4<ACC>*>(smem.q + (row_group + i * ROW_GROUPS) * Smem::ROW_STRIDE +
+                                                     chunk * CHUNK);
 #pragma unroll
-          for (int e = 0; e < CHUNK; ++e) s[i][j] += q[i].x[e] * k.x[e];
+        for (int j = 0; j < KEYS; ++j) {
+          const Vec4<ACC> k =
+              *reinterpret_cast<const Vec4<ACC>*>(smem.k + (lane + j * LANES) * Smem::ROW_STRIDE + chunk * CHUNK);
+#pragma unroll
+          for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e) dot[i][j] += q[i].x[e] * k.x[e];
+        }
       }
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+        for (int j = 0; j < KEYS; ++j) s[i][j] += dot[i][j];
     }
 
 #pragma unroll

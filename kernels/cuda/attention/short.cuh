@@ -12,13 +12,12 @@
 //   As in portable.cuh, HEAD_DIM a multiple of 4 up to 64, T any type that computes in float.
 //
 // Layout (shared memory, float; warps is the number of warps launched)
-//   q [16][ROW_STRIDE], k [8 * warps][ROW_STRIDE] or partial outputs [warps][16][PARTIAL_STRIDE],
-//   v [8 * warps][VALUE_STRIDE], row maxima and sums [16][MAX_WARPS].
-//   ROW_STRIDE is 16 mod 32 words and VALUE_STRIDE 4 mod 16: fragment loads without bank
-//   conflicts.
+//   q [16][Q_WORDS] (its parts, as pairs), k [8 * warps][ROW_STRIDE] or partial outputs
+//   [warps][16][PARTIAL_STRIDE], v [8 * warps][VALUE_STRIDE], row maxima and sums [16][MAX_WARPS].
+//   The strides keep fragment loads free of bank conflicts.
 //
 // Requires
-//   sm_80 or newer (tf32 mma.sync, cp.async). Contiguous rows aligned to four elements, offsets
+//   sm_80 or newer (bfloat16 mma.sync, cp.async). Contiguous rows aligned to four elements, offsets
 //   within a batch below 2^30 elements, at most 8 * MAX_WARPS keys.
 //
 // Launch
@@ -28,17 +27,22 @@
 //   load all | barrier | S, row maxima | barrier | P, O | barrier | sum, normalise, store
 //
 // Numerics
-//   The small products have accumulators of their own. Splitting an infinity gives NaN, and a
-//   masked key is multiplied by zero, not skipped: so where the result is NaN it is recomputed
-//   the plain way over the visible keys alone (recompute()), which is exact about who sees what.
+//   Products of one magnitude share an accumulator, small ones apart from large ones; those
+//   dropped are below 2^-24 of the whole. Scales of 8-bit types multiply S and the output, those
+//   of other types each element, kept out of the denormal range. An infinity or a NaN becomes
+//   NaN when split. In a value it would reach rows that do not see its key, through a weight of
+//   zero: such values are replaced by zero, and rows that do see one, like all rows that come out
+//   not finite, are computed again the plain way over their visible keys (recompute()).
 //   Fixed order throughout: bitwise the same on repeat and inside any batch.
 //
 // Work
-//   As in portable.cuh; three tensor-core products for each one.
+//   As in portable.cuh; up to six tensor-core products for each one.
 //
 // References
-//   PTX ISA, mma.m16n8k8 (tf32) fragment layouts; cp.async.
+//   PTX ISA, mma.m16n8k16 and m16n8k8 fragment layouts; cp.async.
 #pragma once
+
+#include <type_traits>
 
 #include "cuda/attention/portable.cuh"
 
@@ -46,43 +50,54 @@ namespace attention {
 
 constexpr int SHORT_MAX_HEAD_DIM = 64;
 
-// D += A B for a 16 x 8 x 8 tile, tf32 operands in 32-bit registers. Lane 4 * g + t holds
-// A[g][t], A[g + 8][t], A[g][t + 4], A[g + 8][t + 4]; B[t][g], B[t + 4][g]; and D[g][2t],
-// D[g][2t + 1], D[g + 8][2t], D[g + 8][2t + 1].
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+// D += A B for one 16 x 8 tile and 16 (8) steps of k, bfloat16 pairs, float accumulators. Lane
+// 4 * g + t holds rows g (`upper`) and g + 8 (`lower`) of A and column g of B at k = 2t, 2t + 1
+// (and 2t + 8, 2t + 9), and D[g][2t], D[g][2t + 1], D[g + 8][2t], D[g + 8][2t + 1].
+__device__ __forceinline__ void mma_k16(float (&d)[4], uint2 upper, uint2 lower, uint2 b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      : "r"(upper.x), "r"(lower.x), "r"(upper.y), "r"(lower.y), "r"(b.x), "r"(b.y));
+}
+__device__ __forceinline__ void mma_k8(float (&d)[4], uint32_t upper, uint32_t lower, uint32_t b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(upper), "r"(lower), "r"(b));
 }
 
-// A fragment of COUNT registers as the sum of two tf32 parts. The tensor core reads the upper
-// 19 bits of a register and drops the rest: adding half of that rounds hi (the instruction for
-// it costs three more, to keep infinities), and lo is left to be truncated, so that the NaN an
-// infinity or a NaN leaves there survives.
-template <int COUNT>
-struct SplitFragment {
-  uint32_t hi[COUNT];
-  uint32_t lo[COUNT];
+// bfloat16 parts that hold an element exactly. Scaling fills the mantissa of all but the 8-bit
+// types, whose scales are applied later.
+template <typename T, bool SCALED>
+constexpr int parts_of() {
+  if (sizeof(T) == 1) return 1;
+  if (SCALED || sizeof(T) == 4) return 3;
+  return std::is_same<T, BFloat16>::value ? 1 : 2;
+}
 
-  __device__ __forceinline__ void set(int i, float x) {
-    constexpr uint32_t HALF = 0x1000, KEPT = 0xffffe000;
-    hi[i] = __float_as_uint(x) + HALF;
-    lo[i] = __float_as_uint(x - __uint_as_float(hi[i] & KEPT));
+// Splits a pair of floats into PARTS pairs of bfloat16 by truncation; returns what is left of
+// both, zero unless one is not finite.
+template <int PARTS>
+__device__ __forceinline__ float split_pair(float x, float y, uint32_t (&part)[PARTS]) {
+  constexpr uint32_t UPPER = 0xffff0000u;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    part[i] = __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
+    x -= __uint_as_float(__float_as_uint(x) & UPPER);
+    y -= __uint_as_float(__float_as_uint(y) & UPPER);
   }
-};
+  return x + y;
+}
 
-// A 16 x 8 output tile: the large products, and both kinds of small ones.
+// A 16 x 8 output tile, one accumulator for each magnitude of products.
+template <int LEVELS>
 struct SplitAccumulator {
-  float large[4] = {};
-  float small[2][4] = {};
+  float level[LEVELS][4] = {};
 
-  __device__ __forceinline__ void multiply(const SplitFragment<4>& a, const SplitFragment<2>& b) {
-    mma_tf32(small[0], a.lo, b.hi);
-    mma_tf32(small[1], a.hi, b.lo);
-    mma_tf32(large, a.hi, b.hi);
+  __device__ __forceinline__ float sum(int i) const {
+    if constexpr (LEVELS == 1) return level[0][i];
+    if constexpr (LEVELS == 2) return level[0][i] + level[1][i];
+    if constexpr (LEVELS == 3) return level[0][i] + (level[1][i] + level[2][i]);
   }
-  __device__ __forceinline__ float sum(int i) const { return large[i] + (small[0][i] + small[1][i]); }
 };
 
 // 1 / x for x in the normal range, correct to the last bit or the one before.
@@ -101,10 +116,17 @@ __device__ __forceinline__ void copy_async(float* smem, const void* gmem, bool v
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Where the launch allows it (sm_90), a block starts while the kernel before it in the stream
-// still runs. Nothing of that kernel may be read before this.
+// still runs. Nothing of that kernel may be read, and nothing written, before this.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The other side: a kernel launched that way may start once every block has come here.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -138,12 +160,13 @@ struct ShortArguments {
   int v_scale_stride;
 };
 
-template <int HEAD_DIM>
+template <int HEAD_DIM, int PARTS>
 struct ShortMemory {
   static constexpr int ROWS = 16;
   static constexpr int KEYS_PER_WARP = 8;
   static constexpr int MAX_WARPS = HEAD_DIM <= 32 ? 16 : 12;
   static constexpr int PADDED = round_up(HEAD_DIM, 16);
+  static constexpr int Q_WORDS = PARTS * PADDED / 2 + (PARTS * PADDED % 32 == 0 ? 8 : 0);
   static constexpr int ROW_STRIDE = PADDED % 32 == 16 ? PADDED : PADDED + 16;
   static constexpr int VALUE_STRIDE = PADDED + 4;
   static constexpr int PARTIAL_STRIDE = PADDED + 8;
@@ -152,14 +175,59 @@ struct ShortMemory {
   static constexpr int SHARED_PER_WARP = round_up(larger(KEYS_PER_WARP * ROW_STRIDE, ROWS * PARTIAL_STRIDE), 32) + 16;
 
   static constexpr int bytes(int warps) {
-    return 4 * (ROWS * ROW_STRIDE + warps * (SHARED_PER_WARP + KEYS_PER_WARP * VALUE_STRIDE) + 2 * ROWS * MAX_WARPS);
+    return 4 * (ROWS * Q_WORDS + warps * (SHARED_PER_WARP + KEYS_PER_WARP * VALUE_STRIDE) + 2 * ROWS * MAX_WARPS + 4);
   }
 };
 
+// What scales multiply: elements of q, k and v before, and S and the output after.
+struct Scales {
+  float q = 1;
+  float k = 1;
+  float v = 1;
+  float s_after = 1;
+  float v_after = 1;
+  bool are_usual = true;  // nothing overflows that the reference would not let overflow
+
+  // Elements of 8-bit types stay whole numbers of few bits; their scales come after. Others are
+  // scaled first, by 2^64 too much where the product could be denormal: the parts of a denormal
+  // number do not hold it.
+  template <bool EACH_ELEMENT>
+  __device__ __forceinline__ void set(float q_scale, float k_scale, float v_scale) {
+    if constexpr (EACH_ELEMENT) {
+      q = q_scale * range(q_scale), k = k_scale * range(k_scale), v = v_scale * range(v_scale);
+      s_after = 1.0f / (range(q_scale) * range(k_scale));
+      v_after = 1.0f / range(v_scale);
+    } else {
+      s_after = static_cast<float>(static_cast<double>(q_scale) * k_scale);
+      v_after = v_scale;
+      constexpr float LARGE = 1.0e36f;
+      are_usual = fabsf(q_scale) < LARGE && fabsf(k_scale) < LARGE && fabsf(v_scale) < LARGE;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static float range(float scale) { return fabsf(scale) < 0x1p-62f ? 0x1p+62f : 1.0f; }
+};
+
+template <bool SCALED, typename T>
+__device__ __forceinline__ float4 convert(const Vec4<T>& loaded, float scale) {
+  float x[CHUNK];
+#pragma unroll
+  for (int e = 0; e < CHUNK; ++e)
+    x[e] = SCALED && sizeof(T) > 1 ? to_accumulator(loaded.x[e]) * scale : to_accumulator(loaded.x[e]);
+  return make_float4(x[0], x[1], x[2], x[3]);
+}
+
 // One output element, the plain way, over the visible keys alone.
 template <bool SCALED, int HEAD_DIM, typename T>
-__device__ __forceinline__ float recompute(const T* q, const T* k, const T* v, float q_scale, float k_scale,
-                                           float v_scale, int dim, int visible, const ShortArguments& arguments) {
+__device__ __forceinline__ float recompute(const T* q, const T* k, const T* v, int kv_head, int dim, int visible,
+                                           const ShortArguments& arguments) {
+  float q_scale = 1, k_scale = 1, v_scale = 1;
+  if (SCALED) {
+    q_scale = arguments.q_scale[kv_head * arguments.q_scale_stride];
+    k_scale = arguments.k_scale[kv_head * arguments.k_scale_stride];
+    v_scale = arguments.v_scale[kv_head * arguments.v_scale_stride];
+  }
   float max = minus_infinity(0.0f), sum = 0, value = 0;
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
@@ -188,9 +256,10 @@ __device__ __forceinline__ float recompute(const T* q, const T* k, const T* v, f
 }
 
 template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
-__global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
+__global__ void __launch_bounds__(ShortMemory<HEAD_DIM, 1>::MAX_WARPS * 32, 1)
     short_attention_kernel(const __grid_constant__ ShortArguments arguments) {
-  using Smem = ShortMemory<HEAD_DIM>;
+  constexpr int PARTS = parts_of<T, SCALED>();
+  using Smem = ShortMemory<HEAD_DIM, PARTS>;
   static_assert(HEAD_DIM % CHUNK == 0, "rows are moved in whole chunks");
   static_assert(!SCALED || GROUP_SIZE == 1, "scales are one per head, and heads of a group would differ");
   constexpr int PADDED = Smem::PADDED;
@@ -200,12 +269,13 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
 
   const int warps = blockDim.x / 32;
   extern __shared__ __align__(16) float smem[];
-  float* const q_smem = smem;
-  float* const k_smem = q_smem + Smem::ROWS * Smem::ROW_STRIDE;
+  uint32_t* const q_smem = reinterpret_cast<uint32_t*>(smem);
+  float* const k_smem = smem + Smem::ROWS * Smem::Q_WORDS;
   float* const partial_smem = k_smem;
   float* const v_smem = k_smem + warps * Smem::SHARED_PER_WARP;
   float* const max_smem = v_smem + warps * (Smem::KEYS_PER_WARP * Smem::VALUE_STRIDE);
   float* const sum_smem = max_smem + Smem::ROWS * MAX_WARPS;
+  int* const bad_key_smem = reinterpret_cast<int*>(sum_smem + Smem::ROWS * MAX_WARPS);  // the first with a value that is not finite
 
   const int warp = threadIdx.x / 32;
   const int quad = threadIdx.x % 32 / 4;  // the fragment's row (A, D) or column (B)
@@ -231,30 +301,31 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
     const unsigned packed = first_row + row;
     return q_gmem + packed / GROUP_SIZE * arguments.q_time_stride + packed % GROUP_SIZE * arguments.q_head_stride;
   };
-  float q_scale = 1, k_scale = 1, v_scale = 1;
+  Scales scales;
 
   // A thread keeps one column of CHUNK elements and walks down the rows. Keys past the end of
   // the last tile are zero: they meet a weight of zero, and must be finite.
   const int load_row = threadIdx.x / CHUNKS;
   const int load_dim = threadIdx.x % CHUNKS * CHUNK;
   const int rows_per_step = blockDim.x / CHUNKS;
+  const bool loads = 32 % CHUNKS == 0 || load_row < rows_per_step;
+  // A warp for every 8 keys: so many steps cover them all.
+  constexpr int STEPS = (Smem::KEYS_PER_WARP * CHUNKS + 31) / 32 + (32 % CHUNKS == 0 ? 0 : 1);
+  constexpr bool COPIES = sizeof(T) == 4 && !SCALED;
+  Vec4<T> q_part = {}, k_part[COPIES ? 1 : STEPS], v_part[COPIES ? 1 : STEPS];
+  for (int i = threadIdx.x; i < Smem::ROWS * MAX_WARPS; i += blockDim.x) max_smem[i] = minus_infinity(0.0f);
   wait_for_previous_kernel();
-  if constexpr (sizeof(T) == 4 && !SCALED) {
-    if (load_row < rows_per_step) {
+  if (loads && load_row < rows_here) q_part = *reinterpret_cast<const Vec4<T>*>(q_row(load_row) + load_dim);
+  if constexpr (COPIES) {
 #pragma unroll 1
-      for (int key = load_row; key < key_tiles * 8; key += rows_per_step) {
-        copy_async(k_smem + key * Smem::ROW_STRIDE + load_dim, k_gmem + key * arguments.k_time_stride + load_dim,
-                   key < num_keys);
-        copy_async(v_smem + key * Smem::VALUE_STRIDE + load_dim, v_gmem + key * arguments.v_time_stride + load_dim,
-                   key < num_keys);
-      }
-      if (load_row < rows_here) copy_async(q_smem + load_row * Smem::ROW_STRIDE + load_dim, q_row(load_row) + load_dim, true);
+    for (int key = loads ? load_row : num_keys + 8; key < key_tiles * 8; key += rows_per_step) {
+      copy_async(k_smem + key * Smem::ROW_STRIDE + load_dim, k_gmem + key * arguments.k_time_stride + load_dim,
+                 key < num_keys);
+      copy_async(v_smem + key * Smem::VALUE_STRIDE + load_dim, v_gmem + key * arguments.v_time_stride + load_dim,
+                 key < num_keys);
     }
   } else {
-    // A warp for every 8 keys: so many steps cover them all. Every load is issued before the
-    // first is used.
-    constexpr int STEPS = (Smem::KEYS_PER_WARP * CHUNKS + 31) / 32 + (32 % CHUNKS == 0 ? 0 : 1);
-    Vec4<T> q_part = {}, k_part[STEPS], v_part[STEPS];
+    // Every load is issued before the first is used.
 #pragma unroll
     for (int i = 0; i < STEPS; ++i) {
       const int key = load_row + i * rows_per_step;
@@ -264,35 +335,40 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
         v_part[i] = *reinterpret_cast<const Vec4<T>*>(v_gmem + key * arguments.v_time_stride + load_dim);
       }
     }
-    if (load_row < rows_here) q_part = *reinterpret_cast<const Vec4<T>*>(q_row(load_row) + load_dim);
-    if (SCALED) {
-      q_scale = arguments.q_scale[kv_head * arguments.q_scale_stride];
-      k_scale = arguments.k_scale[kv_head * arguments.k_scale_stride];
-      v_scale = arguments.v_scale[kv_head * arguments.v_scale_stride];
+    if constexpr (SCALED) {
+      scales.template set<(sizeof(T) > 1)>(arguments.q_scale[kv_head * arguments.q_scale_stride],
+                                           arguments.k_scale[kv_head * arguments.k_scale_stride],
+                                           arguments.v_scale[kv_head * arguments.v_scale_stride]);
     }
-    const auto convert = [](float* target, const Vec4<T>& loaded, float scale) {
-      float x[CHUNK];
 #pragma unroll
-      for (int e = 0; e < CHUNK; ++e) x[e] = SCALED ? to_accumulator(loaded.x[e]) * scale : to_accumulator(loaded.x[e]);
-      *reinterpret_cast<float4*>(target) = make_float4(x[0], x[1], x[2], x[3]);
-    };
-    if (load_row < rows_per_step) {
-#pragma unroll
-      for (int i = 0; i < STEPS; ++i) {
-        const int key = load_row + i * rows_per_step;
-        if (key < key_tiles * 8) {
-          convert(k_smem + key * Smem::ROW_STRIDE + load_dim, k_part[i], k_scale);
-          convert(v_smem + key * Smem::VALUE_STRIDE + load_dim, v_part[i], v_scale);
-        }
+    for (int i = 0; i < STEPS; ++i) {
+      const int key = load_row + i * rows_per_step;
+      if (loads && key < key_tiles * 8) {
+        *reinterpret_cast<float4*>(k_smem + key * Smem::ROW_STRIDE + load_dim) = convert<SCALED>(k_part[i], scales.k);
+        *reinterpret_cast<float4*>(v_smem + key * Smem::VALUE_STRIDE + load_dim) = convert<SCALED>(v_part[i], scales.v);
       }
-      if (load_row < rows_here) convert(q_smem + load_row * Smem::ROW_STRIDE + load_dim, q_part, q_scale);
     }
   }
-  if constexpr (PADDED != HEAD_DIM) {  // head_dim's padding is zero in q and k, which are neighbours
-    for (int i = threadIdx.x; i < (Smem::ROWS + key_tiles * 8) * (PADDED - HEAD_DIM); i += blockDim.x)
-      smem[i / (PADDED - HEAD_DIM) * Smem::ROW_STRIDE + HEAD_DIM + i % (PADDED - HEAD_DIM)] = 0;
+  if (threadIdx.x == 0) *bad_key_smem = scales.are_usual ? Smem::KEYS_PER_WARP * MAX_WARPS : 0;
+  if constexpr (PADDED != HEAD_DIM) {  // head_dim's padding is zero in q and k
+    for (int i = threadIdx.x; i < (Smem::ROWS * PARTS + key_tiles * 8) * (PADDED - HEAD_DIM); i += blockDim.x) {
+      const int row = i / (PADDED - HEAD_DIM), dim = HEAD_DIM + i % (PADDED - HEAD_DIM);
+      if (row < Smem::ROWS * PARTS)
+        q_smem[row / PARTS * Smem::Q_WORDS + row % PARTS * (PADDED / 2) + dim / 2] = 0;
+      else
+        k_smem[(row - Smem::ROWS * PARTS) * Smem::ROW_STRIDE + dim] = 0;
+    }
   }
-  for (int i = threadIdx.x; i < Smem::ROWS * MAX_WARPS; i += blockDim.x) max_smem[i] = minus_infinity(0.0f);
+  if (loads && load_row < rows_here) {
+    const float4 x = convert<SCALED>(q_part, scales.q);
+    uint32_t first[PARTS], second[PARTS];
+    split_pair(x.x, x.y, first);
+    split_pair(x.z, x.w, second);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+      *reinterpret_cast<uint2*>(q_smem + load_row * Smem::Q_WORDS + part * (PADDED / 2) + load_dim / 2) =
+          make_uint2(first[part], second[part]);
+  }
   wait_for_copies();
   __syncthreads();
 
@@ -300,24 +376,29 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
   // neighbouring head_dim elements serve two k-steps: q and k are permuted alike.
   const bool active = warp < key_tiles;
   float s[4];
-  SplitFragment<2> v[N_TILES];
+  uint32_t v[N_TILES][PARTS];
   float row_max[2] = {minus_infinity(0.0f), minus_infinity(0.0f)};
   if (active) {
-    SplitAccumulator scores;
+    SplitAccumulator<smaller(2 * PARTS - 1, 3)> scores;
 #pragma unroll
     for (int dim = 0; dim < PADDED; dim += 16) {
-      const float4 upper = *reinterpret_cast<const float4*>(q_smem + quad * Smem::ROW_STRIDE + dim + pair * 4);
-      const float4 lower = *reinterpret_cast<const float4*>(q_smem + (quad + 8) * Smem::ROW_STRIDE + dim + pair * 4);
+      uint2 upper[PARTS], lower[PARTS];
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part) {
+        const uint32_t* q = q_smem + quad * Smem::Q_WORDS + part * (PADDED / 2) + dim / 2 + pair * 2;
+        upper[part] = *reinterpret_cast<const uint2*>(q);
+        lower[part] = *reinterpret_cast<const uint2*>(q + 8 * Smem::Q_WORDS);
+      }
       const float4 key =
           *reinterpret_cast<const float4*>(k_smem + (warp * 8 + quad) * Smem::ROW_STRIDE + dim + pair * 4);
-      SplitFragment<4> q;
-      SplitFragment<2> k;
-      q.set(0, upper.x), q.set(1, lower.x), q.set(2, upper.y), q.set(3, lower.y);
-      k.set(0, key.x), k.set(1, key.y);
-      scores.multiply(q, k);
-      q.set(0, upper.z), q.set(1, lower.z), q.set(2, upper.w), q.set(3, lower.w);
-      k.set(0, key.z), k.set(1, key.w);
-      scores.multiply(q, k);
+      uint32_t first[PARTS], second[PARTS];
+      split_pair(key.x, key.y, first);
+      split_pair(key.z, key.w, second);
+#pragma unroll
+      for (int i = PARTS - 1; i >= 0; --i)
+#pragma unroll
+        for (int j = smaller(2 - i, PARTS - 1); j >= 0; --j)
+          mma_k16(scores.level[i + j], upper[i], lower[i], make_uint2(first[j], second[j]));
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -326,7 +407,10 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int key = warp * 8 + pair * 2 + e;
-        const float value = key < visible ? scores.sum(half * 2 + e) : minus_infinity(0.0f);
+        float value = scores.sum(half * 2 + e);
+        value += value - value;  // an infinity becomes NaN: recompute() says what it was
+        if (SCALED) value *= scales.s_after;
+        if (key >= visible) value = minus_infinity(0.0f);
         s[half * 2 + e] = value;
         row_max[half] = value > row_max[half] ? value : row_max[half];
       }
@@ -339,17 +423,33 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
         row_max[half] = other > row_max[half] ? other : row_max[half];
       }
     if (pair < 2) max_smem[(quad + pair * 8) * MAX_WARPS + warp] = pair == 0 ? row_max[0] : row_max[1];
-    // Values are split while other warps finish their scores. Key 2t is k-step t and key 2t + 1
-    // is k-step t + 4: what S leaves in a lane is what P V needs.
+    // Values are split while other warps finish their scores. Key 2t is k-step 2t of its tile:
+    // what S leaves in a lane is what P V needs.
     const float* values = v_smem + (warp * 8 + pair * 2) * Smem::VALUE_STRIDE + quad;
+    float left = 0;
 #pragma unroll
-    for (int n = 0; n < N_TILES; ++n) {
-      v[n].set(0, values[n * 8]);
-      v[n].set(1, values[n * 8 + Smem::VALUE_STRIDE]);
+    for (int n = 0; n < N_TILES; ++n) left += split_pair(values[n * 8], values[n * 8 + Smem::VALUE_STRIDE], v[n]);
+    if (__any_sync(0xffffffffu, left != left)) {
+#pragma unroll
+      for (int n = 0; n < N_TILES; ++n) {
+        float even = values[n * 8], odd = values[n * 8 + Smem::VALUE_STRIDE];
+        // Columns past head_dim hold whatever shared memory held.
+        const bool counts = n * 8 + quad < HEAD_DIM;
+        if (even - even != 0) {
+          if (counts) atomicMin(bad_key_smem, warp * 8 + pair * 2);
+          even = 0;
+        }
+        if (odd - odd != 0) {
+          if (counts) atomicMin(bad_key_smem, warp * 8 + pair * 2 + 1);
+          odd = 0;
+        }
+        split_pair(even, odd, v[n]);
+      }
     }
   }
   __syncthreads();
 
+  let_next_kernel_start();
   if (active) {
     float sum[2];
 #pragma unroll
@@ -374,13 +474,17 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
       for (int e = 0; e < 2; ++e) s[half * 2 + e] = exponential(s[half * 2 + e] - shift, arguments.exponent_scale);
       sum[half] = s[half * 2] + s[half * 2 + 1];
     }
-    SplitFragment<4> p;
-    p.set(0, s[0]), p.set(1, s[2]), p.set(2, s[1]), p.set(3, s[3]);
+    uint32_t upper[3], lower[3];
+    split_pair(s[0], s[1], upper);
+    split_pair(s[2], s[3], lower);
     float* partial = partial_smem + warp * Smem::SHARED_PER_WARP + quad * Smem::PARTIAL_STRIDE + pair * 2;
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n) {
-      SplitAccumulator o;
-      o.multiply(p, v[n]);
+      SplitAccumulator<3> o;
+#pragma unroll
+      for (int i = 2; i >= 0; --i)
+#pragma unroll
+        for (int j = smaller(2 - i, PARTS - 1); j >= 0; --j) mma_k8(o.level[i + j], upper[i], lower[i], v[n][j]);
       *reinterpret_cast<float2*>(partial + n * 8) = make_float2(o.sum(0), o.sum(1));
       *reinterpret_cast<float2*>(partial + 8 * Smem::PARTIAL_STRIDE + n * 8) = make_float2(o.sum(2), o.sum(3));
     }
@@ -412,35 +516,36 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM>::MAX_WARPS * 32, 1)
     for (int e = 0; e < CHUNK; ++e) value[e] += __shfl_xor_sync(0xffffffffu, value[e], 1);
     if (share != 0 || row >= rows_here) continue;
     // No keys at all: the empty sum is zero, not 0 / 0.
-    const float normalise = num_keys == 0 ? 0.0f : reciprocal(sum);
+    float normalise = num_keys == 0 ? 0.0f : reciprocal(sum);
     const unsigned packed = first_row + row;
     const int time = packed / GROUP_SIZE;
     const int head = kv_head * GROUP_SIZE + packed % GROUP_SIZE;
     OUT* out = static_cast<OUT*>(arguments.out) +
                ((batch * arguments.seqlen_q + time) * arguments.num_heads + head) * HEAD_DIM + dim;
     Vec4<OUT> result;
-    bool is_number = true;
+    const int visible = time + 1 < num_keys ? time + 1 : num_keys;
+    bool is_good = visible <= *bad_key_smem;
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e) {
       value[e] *= normalise;
-      is_number = is_number && value[e] == value[e];
+      if (SCALED) value[e] *= scales.v_after;
+      is_good = is_good && value[e] - value[e] == 0;
       result.x[e] = from_accumulator<OUT>(value[e]);
     }
-    if (is_number) {
+    if (is_good) {
       store_vector(out, result);
     } else {
-      const int visible = time + 1 < num_keys ? time + 1 : num_keys;
 #pragma unroll 1
       for (int e = 0; e < CHUNK; ++e)
-        out[e] = from_accumulator<OUT>(recompute<SCALED, HEAD_DIM>(q_row(row), k_gmem, v_gmem, q_scale, k_scale,
-                                                                   v_scale, dim + e, visible, arguments));
+        out[e] = from_accumulator<OUT>(recompute<SCALED, HEAD_DIM>(q_row(row), k_gmem, v_gmem, kv_head, dim + e, visible,
+                                                                   arguments));
     }
   }
 }
 
 template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
 struct ShortKernel {
-  using Smem = ShortMemory<HEAD_DIM>;
+  using Smem = ShortMemory<HEAD_DIM, parts_of<T, SCALED>()>;
   static constexpr auto FUNCTION = short_attention_kernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>;
   static_assert(Smem::bytes(Smem::MAX_WARPS) <= 99 * 1024, "shared memory must fit every GPU from sm_80 on (99 KiB)");
 

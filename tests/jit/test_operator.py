@@ -1,0 +1,514 @@
+"""The resolver, the Python rules, and what reaches the caller when something fails."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_problem
+import torch
+
+from kernels.errors import CaptureError, CompileError, LaunchError, ToolchainError
+from kernels.jit import build, load, warm
+from kernels.jit import operator as operator_module
+from kernels.jit.operator import Operator
+from kernels.problem import Problem, Request
+
+
+def make_operator(problem: Problem) -> Operator:
+    return Operator(
+        "tiny",
+        lambda: problem,
+        fake=lambda q, k, v: q.new_empty(q.shape),
+        setup_context=lambda ctx, inputs, output: None,
+        backward=lambda ctx, grad: (grad * 3, None, None),
+    )
+
+
+@pytest.fixture(scope="module")
+def current() -> dict[str, Problem]:
+    """The problem that the one operator of this process stands for at the moment."""
+    return {"problem": tiny_problem.problem()}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, current: dict[str, Problem]) -> Operator:
+    """The operator, loaded once: torch takes its names once per process."""
+    operator = make_operator(current["problem"])
+    operator._problem = lambda: current["problem"]
+    operator.load()
+    return operator
+
+
+@pytest.fixture
+def operator(loaded: Operator, current: dict[str, Problem], cache_dir: Path) -> Iterator[Operator]:
+    yield loaded
+    current["problem"] = tiny_problem.problem()
+
+
+def tensor(head_dim: int = 8, **options: Any) -> torch.Tensor:
+    return torch.zeros(1, 4, 2, head_dim, **options)
+
+
+def test_load_is_idempotent(operator: Operator) -> None:
+    forward = operator.forward
+    operator.load()
+    assert operator.loaded and operator.forward is forward
+    assert operator.forward is torch.ops.kernelwright.tiny_forward.default
+    assert operator.differentiable is torch.ops.kernelwright.tiny.default
+
+
+def test_second_operator_of_the_same_name_shares_the_library(operator: Operator) -> None:
+    """As when a problem package is reloaded in a notebook."""
+    again = make_operator(tiny_problem.problem())
+    again.load()
+    assert again.forward is operator.forward
+    operator.loaded = False  # and the first can load once more
+    operator.load()
+    assert operator.forward(tensor(), tensor(), tensor())[0, 0, 0, 0] == 8
+
+
+def test_specialisation_is_built_at_the_first_call_only(operator: Operator) -> None:
+    before = load.stats()["builds"]
+    x = tensor(56)
+    for _ in range(3):
+        assert operator.forward(x, x, x).unique().tolist() == [56]
+    assert load.stats()["builds"] == before + 1
+
+
+def test_a_sweep_over_batch_and_seqlen_builds_once(operator: Operator) -> None:
+    before = load.stats()
+    shapes = [(batch, seqlen) for batch in range(1, 26) for seqlen in range(1, 41)]
+    for batch, seqlen in shapes:
+        x = torch.zeros(batch, seqlen, 1, 64)
+        assert operator.forward(x, x, x).shape == x.shape
+    assert len(shapes) == 1000
+    after = load.stats()
+    assert after["builds"] - before["builds"] == 1 and after["hits"] == before["hits"]
+
+
+def test_autograd_rule(operator: Operator) -> None:
+    q = tensor(requires_grad=True)
+    out = operator.differentiable(q, tensor(), tensor())
+    out.sum().backward()
+    assert q.grad is not None and q.grad.unique().tolist() == [3]
+    with torch.no_grad():
+        assert not operator.differentiable(q, tensor(), tensor()).requires_grad
+    assert not operator.forward(tensor(), tensor(), tensor()).requires_grad
+
+
+@pytest.mark.parametrize("way", ["torch's own", "at once"])
+def test_autograd_rule_on_a_torch_without_the_private_maker(
+    monkeypatch: pytest.MonkeyPatch, operator: Operator, way: str
+) -> None:
+    registered = []
+    if way == "at once":
+        monkeypatch.delattr(torch._library.autograd, "make_autograd_impl")
+    monkeypatch.setattr(torch.library, "register_autograd", lambda *args, **options: registered.append(args))
+    monkeypatch.setattr(
+        torch.library, "Library", lambda *args: type("L", (), {"impl": lambda *a, **k: None})()
+    )
+    operator._register_autograd("kernelwright::tiny")
+    assert len(registered) == (way == "at once")
+
+
+def test_opcheck(operator: Operator) -> None:
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(operator.differentiable, (tensor(), tensor(), tensor()), test_utils=tests)
+
+
+def test_fake_tensors(operator: Operator) -> None:
+    with torch._subclasses.FakeTensorMode():
+        x = tensor(40)
+        assert operator.forward(x, x, x).shape == x.shape
+        assert operator.differentiable(x, x, x).shape == x.shape
+
+
+@pytest.mark.slow
+def test_first_call_inside_compile(
+    cache_dir: Path, python: Callable[..., subprocess.CompletedProcess]
+) -> None:
+    """torch.compile(fullgraph=True) before anything is loaded, forward and backward."""
+    code = """
+import torch, tiny_problem
+from test_operator import make_operator, tensor
+OPERATOR = make_operator(tiny_problem.problem())
+class Model(torch.nn.Module):
+    def forward(self, q, k, v):
+        if not OPERATOR.loaded:
+            OPERATOR.load()
+        if torch.is_grad_enabled() and q.requires_grad:
+            return OPERATOR.differentiable(q, k, v) + 1
+        return OPERATOR.forward(q, k, v) + 1
+model = torch.compile(Model(), fullgraph=True, backend="aot_eager")
+assert not OPERATOR.loaded
+for _ in range(2):
+    assert model(tensor(), tensor(), tensor()).unique().tolist() == [9]
+q = tensor(requires_grad=True)
+model(q, tensor(), tensor()).sum().backward()
+assert q.grad.unique().tolist() == [3]
+"""
+    python(code)
+
+
+# -- what goes wrong -----------------------------------------------------------------------------
+
+
+def call(operator: Operator, x: torch.Tensor) -> BaseException:
+    """The exception that a call raises, explained as ModelNew explains it."""
+    with pytest.raises(RuntimeError) as caught:
+        operator.forward(x, x, x)
+    return operator.explain(caught.value)
+
+
+def test_compile_error_reaches_the_caller_whole(
+    operator: Operator, current: dict[str, Problem], tmp_path: Path
+) -> None:
+    sources = tiny_problem.copy_sources(tmp_path / "sources")
+    source = sources / "tiny.cpp"
+    source.write_text(source.read_text().replace("return HEAD_DIM;", "return nowhere;"))
+    current["problem"] = tiny_problem.problem(tiny_problem.variant(source=source))
+    for _ in range(2):
+        error = call(operator, tensor(72))
+        assert isinstance(error, CompileError)
+        assert "nowhere" in error.output and "return nowhere;" in error.excerpt
+    source.write_text(source.read_text().replace("return nowhere;", "return HEAD_DIM;"))
+    x = tensor(72)
+    assert operator.forward(x, x, x).unique().tolist() == [72]
+
+
+def test_long_words_are_cut_for_cpp_and_whole_for_python(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "ä" * 5000
+
+    def fail(*args: Any) -> None:
+        raise ToolchainError(words, "none")
+
+    monkeypatch.setattr(operator, "_library", fail)
+    error = call(operator, tensor(88))
+    assert isinstance(error, ToolchainError) and error.missing == words
+
+
+def test_no_variant_is_a_value_error(operator: Operator) -> None:
+    error = call(operator, tensor(8, dtype=torch.float64))
+    assert isinstance(error, ValueError) and "dtype=float64" in str(error)
+
+
+def test_interrupt_passes_through_cpp(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(operator, "_library", interrupted)
+    assert isinstance(call(operator, tensor(104)), KeyboardInterrupt)
+
+
+def test_explain_belongs_to_its_thread_and_its_error(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise ToolchainError("no compiler", "get one")
+
+    monkeypatch.setattr(operator, "_library", fail)
+    with pytest.raises(RuntimeError) as caught:
+        operator.forward(tensor(120), tensor(120), tensor(120))
+    other: list[BaseException] = []
+    thread = threading.Thread(target=lambda: other.append(operator.explain(caught.value)))
+    thread.start()
+    thread.join()
+    assert other == [caught.value]
+    unrelated = RuntimeError("something else")
+    with pytest.raises(RuntimeError):
+        operator.forward(tensor(120), tensor(120), tensor(120))
+    assert operator.explain(unrelated) is unrelated
+    assert operator.explain(caught.value) is caught.value  # asked once, forgotten
+
+
+def resolve(operator: Operator, device_type: int) -> tuple[int, str]:
+    """Ask the resolver as the binding does."""
+    import ctypes
+
+    request = operator_module._KernelRequest(device_type, 0, 0, 8, 1)
+    entry = operator_module._KernelEntry()
+    code = operator._resolve(ctypes.pointer(request), ctypes.pointer(entry))
+    assert (entry.launch is not None) == (code == 0)
+    return code, entry.error.decode()
+
+
+class Library:
+    """A loaded CUDA kernel library whose preparation fails."""
+
+    kernel_launch = staticmethod(lambda: 0)
+
+    class _ErrorString:
+        restype: Any = None
+
+        def __call__(self, code: int) -> bytes:
+            return b"no kernel image is available"
+
+    kernel_error_string = _ErrorString()
+
+    @staticmethod
+    def kernel_prepare() -> int:
+        return 209
+
+
+@pytest.fixture
+def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A CUDA device, as far as the resolver looks; returns the devices that were made current."""
+    current: list[int] = []
+
+    class Current:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            current.append(self.index)
+
+        def __exit__(self, *args: Any) -> None:
+            pass
+
+    monkeypatch.setattr(operator_module, "cuda_arch", lambda index: "sm_90a")
+    monkeypatch.setattr(torch.cuda, "device", Current)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return current
+
+
+def test_first_call_inside_capture_is_refused(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(operator, "_answer", lambda *args: pytest.fail("loaded inside capture"))
+    code, words = resolve(operator, 1)
+    assert code == 1 and "call it once before" in words
+    assert isinstance(operator.explain(RuntimeError(words)), CaptureError)
+
+
+def test_device_that_cannot_run_the_kernel_is_named(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
+) -> None:
+    monkeypatch.setattr(operator, "_answer", lambda *args: Library())
+    code, words = resolve(operator, 1)
+    assert code == 1 and pretend_cuda == [0]
+    error = operator.explain(RuntimeError(words))
+    assert isinstance(error, LaunchError)
+    assert "tiny cannot be loaded on cuda:0 (sm_90a): no kernel image is available (CUDA error 209)" in str(
+        error
+    )
+
+
+def test_failed_load_can_be_tried_again(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Operator(
+        "absent",
+        lambda: tiny_problem.problem(source=Path("nowhere.cpp")),
+        fake=lambda q: q,
+        setup_context=lambda ctx: None,
+        backward=lambda ctx: None,
+    )
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"nowhere\.cpp: No such file"):
+            other.load()
+        assert not other.loaded
+
+
+# -- early builds -----------------------------------------------------------------------------------
+
+
+def early_builds() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "prebuild tiny"]
+
+
+@pytest.fixture
+def unloaded(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    monkeypatch.setenv("KERNELS_PREBUILD", "1")
+    monkeypatch.setattr(operator_module, "peek_cuda_arch", lambda: None)
+    operator = make_operator(tiny_problem.problem())
+    # Another test's binding is loaded here, and building it once more takes another process.
+    monkeypatch.setattr(operator, "_binding_spec", lambda: tiny_problem.cpu_spec(136))
+    return operator
+
+
+def wait_for_early_build() -> None:
+    for thread in early_builds():
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+def test_prebuild_builds_the_default_in_the_background(unloaded: Operator) -> None:
+    unloaded.prebuild()
+    wait_for_early_build()
+    problem = unloaded._problem()
+    request = problem.default_request("cpu", operator_module.cpu_arch())
+    assert load.obtain(build_spec(problem, request)).cached
+    assert load.obtain(unloaded._binding_spec()).cached
+    assert not unloaded.loaded and not torch.cuda.is_initialized()
+
+
+def test_prebuild_starts_nothing_where_all_is_there(
+    unloaded: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "noted", lambda question: {"digest": "d"})
+    unloaded.prebuild()
+    assert early_builds() == []
+
+
+def build_spec(problem: Problem, request: Request) -> Any:
+    from kernels.jit.spec import kernel_spec
+
+    return kernel_spec(problem, request)
+
+
+def test_prebuild_is_turned_off(unloaded: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELS_PREBUILD", "0")
+    monkeypatch.setattr(unloaded, "_prebuild", lambda: pytest.fail("started"))
+    unloaded.prebuild()
+    assert early_builds() == []
+
+
+def test_prebuild_asks_for_the_gpu_that_is_there(unloaded: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    problem = tiny_problem.problem()
+    monkeypatch.setattr(operator_module, "peek_cuda_arch", lambda: "sm_80")
+    monkeypatch.setattr(operator_module, "_torch_has_cuda", lambda: True)
+    object.__setattr__(problem, "default_request", lambda *args: asked.append(args))
+    monkeypatch.setattr(unloaded, "_problem", lambda: problem)
+    unloaded.prebuild()
+    wait_for_early_build()
+    assert asked == [("cuda", "sm_80")]
+    assert not torch.cuda.is_initialized()
+
+
+def test_prebuild_raises_nothing(
+    unloaded: Operator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="kernels.jit.operator")
+
+    def missing() -> None:
+        raise ToolchainError("no C++ compiler found", "get one")
+
+    monkeypatch.setattr(build, "find_cxx", missing)
+    unloaded.prebuild()
+    wait_for_early_build()
+    assert "early build of tiny failed" in caplog.text and "no C++ compiler" in caplog.text
+
+
+# -- warm starts --------------------------------------------------------------------------------------
+
+HEAVY = (
+    "kernels.jit.load",
+    "kernels.jit.build",
+    "kernels.jit.spec",
+    "kernels.problem",
+    "kernels.toolchain",
+    "rich",
+)
+WARM = f"""
+import sys, torch
+before = set(sys.modules)
+import test_warm_start
+answer = test_warm_start.answer()
+print(answer, sorted(set(sys.modules) & set({HEAVY!r}) - before), test_warm_start.warm.counts())
+"""
+WARM_START = """
+from pathlib import Path
+import torch
+from kernels.jit import warm
+from kernels.jit.operator import Operator
+
+def problem():
+    import tiny_problem
+    sources = Path(__file__).parent
+    variant = tiny_problem.variant(source=sources / "tiny.cpp")
+    return tiny_problem.problem(variant, source=sources / "tiny_binding.cpp")
+
+def answer():
+    rules = dict(fake=lambda q, k, v: q, setup_context=lambda *a: None, backward=lambda *a: a)
+    operator = Operator("tiny", problem, **rules)
+    operator.load()
+    x = torch.zeros(1, 1, 1, 8)
+    return operator.forward(x, x, x)[0, 0, 0].tolist()[0]
+"""
+
+
+@pytest.mark.slow
+def test_warm_start_takes_the_short_way_and_notices_a_change(
+    cache_dir: Path, tmp_path: Path, python: Callable[..., subprocess.CompletedProcess]
+) -> None:
+    """Warm, nothing of the long way is imported; a changed header, module or library takes it again."""
+    import os
+
+    folder = tiny_problem.copy_sources(tmp_path / "package")
+    module = folder / "test_warm_start.py"
+    module.write_text(WARM_START)
+    for file in folder.iterdir():  # a file as new as the build is not noted: it may still be changing
+        os.utime(file, (1e9, 1e9))
+    code = f"import sys; sys.path.insert(0, {str(folder)!r})\n" + WARM
+
+    def start() -> str:
+        return python(code).stdout.strip()
+
+    assert "kernels.jit.build" in start()
+    assert start() == "8.0 [] {'builds': 0, 'hits': 2}"
+
+    header = folder / "tiny_value.h"
+    header.write_text(header.read_text().replace("VALUE = 0", "VALUE = 5"))
+    os.utime(header, (1.1e9, 1.1e9))
+    assert start().startswith("5.0 ['kernels.jit.build'")
+
+    module.write_text(WARM_START + "# changed\n")
+    os.utime(module, (1.1e9, 1.1e9))
+    assert "kernels.jit.build" in start()
+
+    for library in (cache_dir / "entries").glob("tiny-fill-*/library.so"):
+        library.write_bytes(library.read_bytes()[:-1])
+    answer = start()
+    assert answer.startswith("5.0") and "'builds': 1" in answer
+    assert start() == "5.0 [] {'builds': 0, 'hits': 2}"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"asked": 1}', b"\xff"])
+def test_damaged_note_is_no_answer(cache_dir: Path, tmp_path: Path, content: bytes) -> None:
+    import hashlib
+    import time
+
+    library = tmp_path / "library.so"
+    library.write_bytes(b"library")
+    answer = {
+        "digest": "d",
+        "library": str(library),
+        "bytes": 7,
+        "sha256": hashlib.sha256(b"library").hexdigest(),
+    }
+    warm.write(("tiny", "now"), answer, [], time.time_ns(), [])
+    assert warm.find(("tiny", "now")) == ("d", str(library))
+    (note,) = (cache_dir / "notes").iterdir()
+    note.write_bytes(content)
+    assert warm.find(("tiny", "now")) is None
+
+
+def test_note_of_a_file_that_just_changed_is_not_written(cache_dir: Path, tmp_path: Path) -> None:
+    import time
+
+    file = tmp_path / "source.cpp"
+    file.write_text("int x;")
+    answer = {"digest": "d", "library": str(file), "bytes": 6, "sha256": "0"}
+    warm.write(("tiny", "now"), answer, [str(file)], time.time_ns(), [])
+    assert not (cache_dir / "notes").exists()
+    warm.write(("tiny", "now"), answer, [str(file)], time.time_ns() + 10**9, [])
+    assert len(list((cache_dir / "notes").iterdir())) == 1
+    assert warm.find(("tiny", "now")) is None  # its library is not the one noted
+
+
+def test_note_depends_on_what_finds_the_compiler(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ("tiny", "binding")
+    before = warm._note(question)
+    for name in ("CUDA_HOME", "CXX", "PATH"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "/elsewhere")
+            assert warm._note(question) != before
+    assert warm._note(question) == before
+    assert warm._note(("tiny", "other")) != before
