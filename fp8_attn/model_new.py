@@ -17,17 +17,16 @@ from kernels.attention import (
     check_shapes,
     check_tensors,
 )
-from kernels.fallback import torch_form_allowed
 from kernels.jit.operator import Operator
 from kernels.module import KernelModule
-
-from .variants import DTYPES
 
 if TYPE_CHECKING:
     from kernels.problem import Problem
 
-__all__ = ["OPERATOR", "ModelNew", "check_arguments"]
+__all__ = ["DTYPES", "OPERATOR", "ModelNew", "check_arguments"]
 
+# The carriers the operator takes. Here and not in variants.py: a first call imports no more than it needs.
+DTYPES = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 TORCH_DTYPES = tuple(getattr(torch, name) for name in DTYPES)
 
 
@@ -152,6 +151,8 @@ def _recover(
 ) -> Tensor:
     """Explain a failed call, or answer it in torch where ``KERNELS_FALLBACK=torch`` allows that."""
     check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+    from kernels.fallback import torch_form_allowed
+
     reason = OPERATOR.explain(failure)
     if torch_form_allowed("fp8_attn", reason):
         return attention(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))

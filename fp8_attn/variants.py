@@ -5,11 +5,11 @@ from __future__ import annotations
 from kernels.attention import MAX_HEAD_DIM
 from kernels.problem import Request, Variant
 
-__all__ = ["DTYPES", "VARIANTS", "default_request"]
+from .model_new import DTYPES
 
-# The carriers the operator takes, and how each is spelled in C++
-# (kernels/cuda/types.cuh, kernels/cpu/attention/types.h).
-DTYPES = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
+__all__ = ["VARIANTS", "default_request"]
+
+# How each dtype is spelled in C++: kernels/cuda/types.cuh, kernels/cpu/attention/types.h.
 CPP_TYPES = {
     "int8": "int8_t",
     "uint8": "uint8_t",

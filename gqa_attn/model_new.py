@@ -10,17 +10,16 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from kernels.attention import attention, attention_backward, attention_forward, check_shapes, check_tensors
-from kernels.fallback import torch_form_allowed
 from kernels.jit.operator import Operator
 from kernels.module import KernelModule
-
-from .variants import DTYPES
 
 if TYPE_CHECKING:
     from kernels.problem import Problem
 
-__all__ = ["OPERATOR", "ModelNew", "check_arguments"]
+__all__ = ["DTYPES", "OPERATOR", "ModelNew", "check_arguments"]
 
+# The dtypes the operator takes. Here and not in variants.py: a first call imports no more than it needs.
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 TORCH_DTYPES = tuple(getattr(torch, name) for name in DTYPES)
 
 
@@ -100,6 +99,8 @@ def _forward_mode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _recover(failure: Exception, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Explain a failed call, or answer it in torch where ``KERNELS_FALLBACK=torch`` allows that."""
     check_arguments(q, k, v)
+    from kernels.fallback import torch_form_allowed
+
     reason = OPERATOR.explain(failure)
     if torch_form_allowed("gqa_attn", reason):
         return attention(q, k, v)

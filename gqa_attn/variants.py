@@ -5,11 +5,11 @@ from __future__ import annotations
 from kernels.attention import MAX_HEAD_DIM
 from kernels.problem import Request, Variant
 
-__all__ = ["DTYPES", "VARIANTS", "default_request"]
+from .model_new import DTYPES
 
-# What the operator takes, and how each is spelled in C++
-# (kernels/cuda/types.cuh, kernels/cpu/attention/types.h).
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+__all__ = ["VARIANTS", "default_request"]
+
+# How each dtype is spelled in C++: kernels/cuda/types.cuh, kernels/cpu/attention/types.h.
 CPP_TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(words)
     arguments.command_line = ["python", "-m", "kernels", *words]
+    # torch says so once where numpy is not installed; nothing here wants it.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     try:
         return arguments.run(arguments)
     except KernelsError as error:

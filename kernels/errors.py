@@ -3,7 +3,7 @@
 ::
 
     KernelsError
-    |-- ToolchainError          a compiler, ninja or CUDA toolkit is missing or does not fit; carries the mending command
+    |-- ToolchainError          a compiler, ninja or CUDA toolkit is missing or does not fit; says the fix
     |-- CompileError            the compiler ran and refused the source; carries its own words
     |-- LaunchError             a built kernel could not be found, loaded or launched
     |   `-- CaptureError        a first call inside CUDA graph capture

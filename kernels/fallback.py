@@ -31,7 +31,7 @@ def torch_form_allowed(problem: str, failure: BaseException) -> bool:
 
 
 def _callers_level(problem: str) -> int:
-    """The ``stacklevel`` at which a warning points at whoever called the module: past us, ``problem`` and torch."""
+    """The ``stacklevel`` that points a warning at the module's caller: past us, ``problem`` and torch."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
         "kernels",

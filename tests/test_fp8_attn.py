@@ -20,8 +20,7 @@ from attention_checks import (
 from fp8_attn import CASES, PROBLEM, Model, get_init_inputs, get_inputs
 from fp8_attn.cost import flops, least_bytes, visible_pairs
 from fp8_attn.inputs import jitter, make_inputs, quantise
-from fp8_attn.model_new import ModelNew, check_arguments, dequantise
-from fp8_attn.variants import DTYPES
+from fp8_attn.model_new import DTYPES, ModelNew, check_arguments, dequantise
 from kernels.errors import CaptureError
 from kernels.problem import Case, Tolerance
 

@@ -38,8 +38,15 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "largest difference from the reference" in printed[2]
     assert "gradient for q agrees: (2, 80, 8, 32)" in printed[3]
     assert re.search(r"^ModelNew +[\d.]+ us", printed[4], re.MULTILINE), printed[4]
-    warned = [text for text in printed if "Warning" in text]
+    # numpy is optional to torch, which says once that it is not there.
+    warned = [text for text in _errors(notebook) if "Failed to initialize NumPy" not in text]
     assert not warned, warned
+
+
+def _errors(notebook: nbformat.NotebookNode) -> list[str]:
+    """What the cells wrote to standard error: warnings, and nothing else that a reader should see."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"]
 
 
 def _text(cell: nbformat.NotebookNode) -> str:

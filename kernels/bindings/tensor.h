@@ -4,6 +4,7 @@
 // the time this file takes to compile, and a first call waits for it.
 #pragma once
 
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 #include <torch/csrc/stable/c/shim.h>
 
 #include <stdexcept>
@@ -29,10 +30,10 @@ class Tensor {
     if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
   }
 
-  static Tensor empty(const int64_t* sizes, const int64_t* strides, int64_t dim, int32_t dtype, int32_t device_type,
-                      int32_t device_index) {
+  // A new contiguous tensor of `size` on the device of `like`, of `dtype` (torch's number).
+  static Tensor empty(const Tensor& like, const int64_t* size, int64_t dim, int32_t dtype) {
     AtenTensorHandle handle = nullptr;
-    check(aoti_torch_empty_strided(dim, sizes, strides, dtype, device_type, device_index, &handle),
+    check(aoti_torch_aten_new_empty(like.handle_, size, dim, &dtype, nullptr, nullptr, 0, nullptr, &handle),
           "allocating the output");
     return Tensor(handle);
   }

@@ -405,9 +405,22 @@ def _remove_all(removed: list[Entry]) -> Pruned:
     try:
         for entry in removed:
             remove(entry.path)
+        _remove_orphaned_notes()
         return Pruned(len(removed), sum(entry.bytes for entry in removed), _remove_stale_builds())
     except OSError as error:
         raise CacheError(f"the cache directory {cache_directory()} cannot be written: {error}") from error
+
+
+def _remove_orphaned_notes() -> None:
+    """Remove the notes whose library is gone, and those that cannot be read."""
+    notes = cache_directory() / "notes"
+    for path in notes.iterdir() if notes.is_dir() else ():
+        try:
+            if os.path.exists(json.loads(path.read_bytes())["library"]):
+                continue
+        except (ValueError, KeyError, TypeError):
+            pass  # damaged: it answers nothing
+        path.unlink(missing_ok=True)
 
 
 def _remove_stale_builds() -> int:

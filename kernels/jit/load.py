@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import math
 import os
 import threading
 import time
@@ -165,30 +166,45 @@ def _slots(state: _State) -> threading.BoundedSemaphore:
 
 def parallel_builds() -> int:
     """How many builds run side by side: by cores, by free memory, and at most ``MAX_JOBS``; at least one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    bounds = [cores, _available_bytes() // _BYTES_PER_BUILD]
+    bounds = [_cores(), _available_bytes() // _BYTES_PER_BUILD]
     asked = os.environ.get("MAX_JOBS", "")
     if asked.isdigit():
         bounds.append(int(asked))
     return max(1, min(bounds))
 
 
+def _cores() -> int:
+    """Cores this process may use, within the container's share of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = _control_group("cpu.max").split()  # "200000 100000": so many of so many microseconds
+    if len(share) == 2 and share[0].isdigit():
+        cores = min(cores, math.ceil(int(share[0]) / int(share[1])))
+    return cores
+
+
 def _available_bytes() -> int:
     """Memory a new process can have: what the system has available, within the container's limit."""
-    available = 1 << 60
+    available = 1 << 60  # unknown: the cores bound it
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
                 if line.startswith("MemAvailable:"):
                     available = int(line.split()[1]) * 1024
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit:
-            most = limit.read().strip()
-        with open("/sys/fs/cgroup/memory.current", encoding="ascii") as used:
-            if most != "max":
-                available = min(available, int(most) - int(used.read()))
-    except (OSError, ValueError):
-        pass  # not Linux, or no control group: what is known so far bounds it
+    except OSError:
+        pass  # not Linux
+    most, used = _control_group("memory.max"), _control_group("memory.current")
+    if most.isdigit() and used.isdigit():
+        available = min(available, int(most) - int(used))
     return max(0, available)
+
+
+def _control_group(name: str) -> str:
+    """What this container's control group says, or nothing."""
+    try:
+        with open(f"/sys/fs/cgroup/{name}", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 @atexit.register

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernels.device import cpu_arch, cuda_arch, peek_cuda_arch
-from kernels.errors import CaptureError, LaunchError
 from kernels.jit import warm
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ class Operator:
         self._fake = fake
         self._setup_context = setup_context
         self._backward = backward
+        self._binding_note: warm.Answer | None = None  # found at import, good for the first call
         self._guard = threading.Lock()
         self._pending = threading.local()
         _operators.append(self)
@@ -103,7 +103,8 @@ class Operator:
                 return
             import torch
 
-            library = self._answer((self.name, "binding"), self._binding_spec, binding=self.name)
+            found = warm.whole(self._binding_note)
+            library = self._answer((self.name, "binding"), self._binding_spec, found, binding=self.name)
             resolver = _RESOLVER(self._resolve)
             _kept_alive.append(resolver)
             library.binding_set_resolver.argtypes = [_RESOLVER]
@@ -164,7 +165,8 @@ class Operator:
             return
         # Which GPU there is takes too long to ask here, so the note says for which machine it holds.
         default = (self.name, "default", os.uname().nodename, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-        if warm.noted((self.name, "binding")) and warm.noted(default):
+        self._binding_note = warm.noted((self.name, "binding"))
+        if self._binding_note is not None and warm.noted(default) is not None:
             return
         thread = threading.Thread(
             target=self._prebuild, args=(default,), name=f"prebuild {self.name}", daemon=True
@@ -229,6 +231,8 @@ class Operator:
 
         with torch.cuda.device(index):
             if torch.cuda.is_current_stream_capturing():
+                from kernels.errors import CaptureError
+
                 raise CaptureError(
                     f"{self.name} with {dtype}, head_dim={head_dim}, group_size={group_size} is first called "
                     "inside CUDA graph capture, where nothing can be built or loaded; call it once before"
@@ -236,6 +240,8 @@ class Operator:
             library = self._answer(question, spec)
             code = library.kernel_prepare()
         if code:
+            from kernels.errors import LaunchError
+
             describe = library.kernel_error_string
             describe.restype = ctypes.c_char_p
             raise LaunchError(
@@ -245,10 +251,15 @@ class Operator:
         return library
 
     def _answer(
-        self, question: warm.Question, spec: Callable[[], KernelSpec], binding: str = ""
+        self,
+        question: warm.Question,
+        spec: Callable[[], KernelSpec],
+        found: tuple[str, str] | None = None,
+        *,
+        binding: str = "",
     ) -> ctypes.CDLL:
         """The loaded library that answers ``question``: by its note, or the long way through ``spec``."""
-        found = warm.find(question)
+        found = found or warm.find(question)
         if found is not None:
             digest, path = found
             try:

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kernels.errors import LaunchError
 from kernels.paths import ROOT, cache_directory, replace_file
 
 __all__ = [
@@ -39,6 +38,7 @@ __all__ = [
     "noted",
     "open_library",
     "opened",
+    "whole",
     "write",
 ]
 
@@ -98,6 +98,8 @@ def open_library(digest: str, path: str, binding: str = "") -> ctypes.CDLL:
         if library is not None:
             return library
         if binding and binding in _bindings:
+            from kernels.errors import LaunchError
+
             raise LaunchError(
                 f"the operators of {binding} are loaded already, and their source, torch or the compiler has "
                 "changed since; start Python anew to use the new ones"
@@ -183,7 +185,11 @@ def noted(question: Question) -> Answer | None:
 
 def find(question: Question) -> tuple[str, str] | None:
     """The answer to ``question`` as (digest, path) of a library that is whole, or None."""
-    note = noted(question)
+    return whole(noted(question))
+
+
+def whole(note: Answer | None) -> tuple[str, str] | None:
+    """(digest, path) of the library that ``note`` names, if there is one and it is whole."""
     if note is None:
         return None
     try:

@@ -229,11 +229,15 @@ def doctor_report(console: Console, checks: Sequence[Check]) -> None:
 
 
 def build_report(console: Console, built: Sequence[Built]) -> None:
-    """What the compiler reported of each specialisation: registers, shared memory, stack, spills."""
+    """What the compiler reported of each specialisation: registers, shared memory, stack, spills.
+
+    Shared memory is what a kernel declares; what its launch adds the compiler does not see.
+    """
     table = _table()
     table.add_column("specialisation", overflow="fold")
-    for header in ("registers", "shared", "stack", "spills", "build"):
+    for header in ("registers", "static\nshared", "stack", "spills", "build"):
         table.add_column(header, justify="right", no_wrap=True)
+    break_at = "<" if console.width >= _WIDE else "\n  <"
     for one in built:
         seconds = "cached" if one.cached else f"{one.seconds:.1f} s"
         values = (value if key == "dtype" else f"{key} {value}" for key, value in one.spec.params)
@@ -244,7 +248,9 @@ def build_report(console: Console, built: Sequence[Built]) -> None:
             alone = len(one.resources) == 1
             spills = resources.spill_store_bytes + resources.spill_load_bytes
             table.add_row(
-                name if alone else Text(f"  {_kernel_name(resources.kernel)}", "dim"),
+                name
+                if alone
+                else Text(f"  {_kernel_name(resources.kernel)}".replace("<", break_at, 1), "dim"),
                 str(resources.registers),
                 f"{resources.shared_bytes} B",
                 f"{resources.stack_bytes} B",

@@ -42,13 +42,14 @@ def _call(name: str, device: str) -> float:
         torch.cuda.synchronize()
     started = time.perf_counter()
     package = importlib.import_module(name)
-    model_new, get_inputs = package.ModelNew, package.get_inputs
+    model_new = package.ModelNew
     before_inputs = time.perf_counter()
-    inputs = [x.to(device) for x in get_inputs()]
+    inputs = [x.to(device) for x in package.get_inputs()]
     if device == "cuda":
         torch.cuda.synchronize()
+    init_inputs = package.get_init_inputs()
     after_inputs = time.perf_counter()
-    model_new(*package.get_init_inputs())(*inputs)
+    model_new(*init_inputs)(*inputs)
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - started - (after_inputs - before_inputs)

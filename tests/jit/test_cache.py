@@ -139,6 +139,17 @@ def test_prune_removes_damaged_entries(cache_dir: Path) -> None:
     assert [entry.name for entry in cache.entries()] == ["good"]
 
 
+def test_prune_removes_notes_of_what_is_gone(cache_dir: Path) -> None:
+    library = put() / cache.LIBRARY
+    notes = cache_dir / "notes"
+    notes.mkdir()
+    (notes / "good.json").write_text(json.dumps({"library": str(library)}))
+    (notes / "gone.json").write_text(json.dumps({"library": str(cache_dir / "nowhere")}))
+    (notes / "damaged.json").write_text("{")
+    cache.prune()
+    assert [note.name for note in notes.iterdir()] == ["good.json"]
+
+
 def test_clear_removes_all(cache_dir: Path) -> None:
     put("one")
     put("two")

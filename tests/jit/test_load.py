@@ -189,6 +189,18 @@ def test_memory_is_read_from_the_system() -> None:
     assert 0 < load._available_bytes() < 1 << 60
 
 
+def test_a_container_bounds_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = {"cpu.max": "150000 100000", "memory.max": str(5 << 30), "memory.current": str(3 << 30)}
+    monkeypatch.setattr(load, "_control_group", says.get)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    assert load._cores() == 2
+    assert load._available_bytes() <= 2 << 30
+    says.update({"cpu.max": "max 100000", "memory.max": "max"})
+    assert load._cores() == 64
+    says.update({"cpu.max": "", "memory.max": "", "memory.current": ""})  # no control group
+    assert load._cores() == 64 and load._available_bytes() > 0
+
+
 def test_obtain_all_raises_the_first_failure_and_builds_the_rest(cache_dir: Path) -> None:
     bad = tiny_problem.cpu_spec(8, launcher="tiny::gone<1>")
     with pytest.raises(CompileError, match="gone"):

@@ -301,6 +301,74 @@ def test_device_that_cannot_run_the_kernel_is_named(
     )
 
 
+@pytest.fixture
+def on_gpu(operator: Operator, current: dict[str, Problem]) -> Operator:
+    current["problem"] = tiny_problem.problem(
+        tiny_problem.variant("cuda", source=tiny_problem.HERE / "tiny.cu")
+    )
+    return operator
+
+
+def gpu_tensor(head_dim: int, index: int = 0) -> torch.Tensor:
+    return torch.zeros(1, 1, 1, head_dim, device=f"cuda:{index}")
+
+
+@pytest.mark.gpu
+def test_gpu_call_and_capture(on_gpu: Operator) -> None:
+    """A first call inside capture is refused and spoils nothing; after one outside, capture works."""
+    x = gpu_tensor(8)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError) as caught, torch.cuda.graph(graph):
+        on_gpu.forward(x, x, x)
+    assert isinstance(on_gpu.explain(caught.value), CaptureError)
+    assert on_gpu.forward(x, x, x).unique().tolist() == [8]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = on_gpu.forward(x, x, x)
+    out.zero_()
+    graph.replay()
+    assert out.unique().tolist() == [8]
+
+
+@pytest.mark.gpu
+def test_gpu_library_is_prepared_on_every_device(on_gpu: Operator) -> None:
+    before = load.stats()["builds"]
+    for index in range(torch.cuda.device_count()):
+        x = gpu_tensor(16, index)
+        assert on_gpu.forward(x, x, x).unique().tolist() == [16]
+        assert torch.cuda.current_device() == 0
+    archs = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
+    assert load.stats()["builds"] - before <= len(archs)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_gpu_early_build_leaves_cuda_alone(
+    cache_dir: Path, python: Callable[..., subprocess.CompletedProcess]
+) -> None:
+    """The early build finds the GPU's architecture, and a child forked after it can still use the GPU."""
+    code = """
+import os, threading, torch, tiny_problem
+from test_operator import make_operator
+from kernels.jit import cache
+variant = tiny_problem.variant("cuda", source=tiny_problem.HERE / "tiny.cu")
+make_operator(tiny_problem.problem(variant)).prebuild()
+for thread in threading.enumerate():
+    if thread.name == "prebuild tiny":
+        thread.join()
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    torch.zeros(1, device="cuda")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+from kernels.device import cuda_arch
+assert any(f"tiny-fill-{cuda_arch(0)}" in entry.name for entry in cache.entries())
+"""
+    python(code, KERNELS_PREBUILD="1")
+
+
 def test_failed_load_can_be_tried_again(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Operator(
         "absent",

@@ -30,7 +30,7 @@ def cpu_spec(head_dim: int = 8, source: Path = HERE / "tiny.cpp", launcher: str 
 
 def cuda_spec(head_dim: int = 8, source: Path = HERE / "tiny.cu", arch: str = ARCH) -> KernelSpec:
     params = (("dtype", "float32"), ("head_dim", str(head_dim)))
-    return KernelSpec("tiny", "add", "cuda", arch, str(source), f"tiny::launch<float, {head_dim}>", params)
+    return KernelSpec("tiny", "fill", "cuda", arch, str(source), f"tiny::launch<float, {head_dim}>", params)
 
 
 def binding(source: Path = HERE / "tiny_binding.cpp") -> KernelSpec:

@@ -65,6 +65,12 @@ inline Vec<C> load_unaligned(const C* p) {
   return *reinterpret_cast<const typename Simd<C>::Unaligned*>(p);
 }
 
+// A vector of doubles from as many floats.
+inline Vec<double> load_widened(const float* p) {
+  typedef float Narrow __attribute__((vector_size(VECTOR_BYTES / 2), may_alias));
+  return __builtin_convertvector(*reinterpret_cast<const Narrow*>(p), Vec<double>);
+}
+
 template <typename C>
 inline void store(C* p, Vec<C> value) {
   *reinterpret_cast<Vec<C>*>(p) = value;

@@ -269,18 +269,21 @@ template <typename T, int HEAD_DIM>
 __attribute__((noinline)) double refine_logits(const float* q_row, const float* k_pack, int visible, int end,
                                                double before, float* s) {
   using S = Shape<T, HEAD_DIM>;
-  double exact[S::BLOCK_N];
+  constexpr int WIDTH = Simd<double>::WIDTH;
+  constexpr int VECTORS = S::PANEL / WIDTH;
+  alignas(CACHE_LINE) double exact[S::BLOCK_N];
   double after = before;
   for (int n = 0; n < visible; n += S::PANEL) {
-    double acc[S::PANEL] = {};
     const float* panel = k_pack + n * HEAD_DIM;
+    Vec<double> acc[VECTORS] = {};
     for (int d = 0; d < HEAD_DIM; ++d) {
-      for (int j = 0; j < S::PANEL; ++j) acc[j] += double(q_row[d]) * double(panel[d * S::PANEL + j]);
+      const Vec<double> q = splat<double>(q_row[d]);
+#pragma GCC unroll 8
+      for (int j = 0; j < VECTORS; ++j) acc[j] += q * load_widened(panel + d * S::PANEL + j * WIDTH);
     }
-    for (int j = 0; j < S::PANEL; ++j) {
-      exact[n + j] = acc[j];
-      if (n + j < visible && acc[j] > after) after = acc[j];
-    }
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; ++j) store<double>(exact + n + j * WIDTH, acc[j]);
+    for (int j = n; j < n + S::PANEL && j < visible; ++j) after = exact[j] > after ? exact[j] : after;
   }
   const double shift = after == -__builtin_inf() ? 0.0 : after;
   for (int n = 0; n < end; ++n) s[n] = n < visible ? float(exact[n] - shift) : -__builtin_inff();

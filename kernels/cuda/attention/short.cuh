@@ -5,8 +5,9 @@
 //   A block owns 16 packed query rows of one (batch, kv head) (see portable.cuh for the
 //   packing) and all of their keys. Each warp takes 8 keys: S = Q K^T for its keys, then the
 //   row maxima meet in shared memory, then O += P V for its keys, then the partial outputs
-//   meet in shared memory and are added in a fixed order. Every operand is split into two
-//   tf32 parts, x = hi + lo, both rounded, and three products are computed: lo hi, hi lo, hi hi.
+//   meet in shared memory and are added in a fixed order. Every operand is split into bfloat16
+//   parts, x = x0 + x1 + x2, which is exact (3 * 8 bits), and the products of parts i and j with
+//   i + j <= 2 are computed. Types of at most 8 significant bits are one part, Half is two.
 //
 // Shapes and dtypes
 //   As in portable.cuh, HEAD_DIM a multiple of 4 up to 64, T any type that computes in float.
@@ -38,11 +39,13 @@
 // Work
 //   As in portable.cuh; up to six tensor-core products for each one.
 //
+// Versus
+//   portable.cuh with a tile for short sequences: gqa_attn's default inputs 3.77 to 2.69 us a
+//   launch (graph replay, one H200, 2026-11-30); the steps between are in gqa_attn/README.md.
+//
 // References
 //   PTX ISA, mma.m16n8k16 and m16n8k8 fragment layouts; cp.async.
 #pragma once
-
-#include <type_traits>
 
 #include "cuda/attention/portable.cuh"
 
@@ -65,13 +68,18 @@ __device__ __forceinline__ void mma_k8(float (&d)[4], uint32_t upper, uint32_t l
       : "r"(upper), "r"(lower), "r"(b));
 }
 
+template <typename T>
+constexpr bool IS_BFLOAT16 = false;
+template <>
+constexpr bool IS_BFLOAT16<BFloat16> = true;
+
 // bfloat16 parts that hold an element exactly. Scaling fills the mantissa of all but the 8-bit
 // types, whose scales are applied later.
 template <typename T, bool SCALED>
 constexpr int parts_of() {
   if (sizeof(T) == 1) return 1;
   if (SCALED || sizeof(T) == 4) return 3;
-  return std::is_same<T, BFloat16>::value ? 1 : 2;
+  return IS_BFLOAT16<T> ? 1 : 2;
 }
 
 // Splits a pair of floats into PARTS pairs of bfloat16 by truncation; returns what is left of
