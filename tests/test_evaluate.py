@@ -399,6 +399,8 @@ def test_a_failing_process_is_noted() -> None:
     row = time_processes("it", [sys.executable, "-c", "raise SystemExit('it broke')"], [{}, {}])
     assert math.isnan(row.seconds) and row.samples == ()
     assert "exit code 1" in row.note and "it broke" in row.note
+    compiler = "import sys; sys.exit('x.cu:6: fatal error: a.h: No such file\\nninja: build stopped')"
+    assert "fatal error: a.h" in time_processes("it", [sys.executable, "-c", compiler], [{}]).note
 
 
 def test_json_holds_numbers_json_has_no_word_for() -> None:

@@ -19,7 +19,7 @@ def time_processes(
     """Runs ``command`` once under each environment (added to this one); the median is the row's time.
 
     The command prints, as its last line, a JSON object whose ``seconds`` is the time
-    it took. A command that fails makes a row of NaN whose note is its last word.
+    it took. A command that fails makes a row of NaN whose note is what it said.
     """
     samples = []
     for environment in environments:
@@ -28,7 +28,9 @@ def time_processes(
         )
         if finished.returncode != 0:
             words = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
-            reason = words[-1] if words else "no message"
+            last = words[-1] if words else "no message"
+            # What a compiler says first is the cause; what Python says last is.
+            reason = next((line for line in words if " error: " in line), last)
             return StartupRow(
                 name, float("nan"), (), f"failed with exit code {finished.returncode}: {reason}"
             )

@@ -59,8 +59,8 @@ CUDA_DECLARATION = "torch::Tensor gqa_attn(torch::Tensor q, torch::Tensor k, tor
 
 CUDA_SOURCE = """
 #include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cmath>
 
 // One block per (batch, row, head), one thread per element of the head; the scores are in shared memory.
@@ -94,7 +94,7 @@ torch::Tensor gqa_attn(torch::Tensor q, torch::Tensor k, torch::Tensor v) {
   TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous(), "inputs must be contiguous");
   const int batch = q.size(0), seqlen = q.size(1), num_heads = q.size(2), head_dim = q.size(3);
   auto out = torch::empty_like(q);
-  const auto stream = at::cuda::getCurrentCUDAStream();
+  const auto stream = c10::cuda::getCurrentCUDAStream();
   gqa_attn_kernel<<<batch * seqlen * num_heads, 64, seqlen * sizeof(float), stream>>>(
       q.data_ptr<float>(), k.data_ptr<float>(), v.data_ptr<float>(), out.data_ptr<float>(), seqlen, num_heads,
       k.size(2), head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)));

@@ -125,9 +125,15 @@ def test_architecture_is_part_of_the_key(cache_dir: Path) -> None:
     assert build.key(cuda).digest != build.key(replace(cuda, arch="sm_80")).digest
 
 
+def put(path: Path, content: bytes) -> None:
+    """Give ``path`` other content in a new file: this process has the old one mapped, and would die with it."""
+    path.unlink()
+    path.write_bytes(content)
+
+
 SPOILED = {
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[:100]),
-    "one bit": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+    "truncated": lambda path: put(path, path.read_bytes()[:100]),
+    "one bit": lambda path: put(path, bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
     "gone": lambda path: path.unlink(),
     "manifest gone": lambda path: path.with_name(cache.MANIFEST).unlink(),
 }
