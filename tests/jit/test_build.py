@@ -126,7 +126,7 @@ def test_architecture_is_part_of_the_key(cache_dir: Path) -> None:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Give ``path`` other content in a new file: this process has the old one mapped, and would die with it."""
+    """Other content in a new file: this process has the old one mapped, and would die with it."""
     path.unlink()
     path.write_bytes(content)
 
