@@ -9,14 +9,6 @@ from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from kernels.attention import (
-    attention,
-    attention_backward,
-    attention_forward,
-    check_devices,
-    check_shapes,
-    check_tensors,
-)
 from kernels.jit.operator import Operator
 from kernels.module import KernelModule
 
@@ -32,6 +24,8 @@ TORCH_DTYPES = tuple(getattr(torch, name) for name in DTYPES)
 
 def check_arguments(q_q: Any, k_q: Any, v_q: Any, q_scale: Any, k_scale: Any, v_scale: Any) -> None:
     """Raise ``TypeError`` or ``ValueError``, naming given and supported, unless the operator takes these."""
+    from kernels.attention import check_devices, check_shapes, check_tensors
+
     carriers = {"q_q": q_q, "k_q": k_q, "v_q": v_q}
     scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
     check_tensors(carriers, TORCH_DTYPES)
@@ -67,6 +61,8 @@ def dequantise(x: Tensor, scale: Tensor) -> Tensor:
 
 def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients for float carriers, in their dtype, and for the scales; memory linear in sequence length."""
+    from kernels.attention import attention_backward
+
     saved = ctx.saved_tensors  # read once: under activation checkpointing a second read is an error
     carriers, scales = saved[:3], saved[3:]
     operands = [dequantise(x, scale) for x, scale in zip(carriers, scales, strict=True)]
@@ -136,6 +132,8 @@ def _forward_mode(
     q_q: Tensor, k_q: Tensor, v_q: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor
 ) -> Tensor:
     """The torch form, through which forward-mode derivatives pass."""
+    from kernels.attention import attention_forward
+
     check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
     return attention_forward(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
 
@@ -150,9 +148,10 @@ def _recover(
     v_scale: Tensor,
 ) -> Tensor:
     """Explain a failed call, or answer it in torch where ``KERNELS_FALLBACK=torch`` allows that."""
-    check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+    from kernels.attention import attention
     from kernels.fallback import torch_form_allowed
 
+    check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
     reason = OPERATOR.explain(failure)
     if torch_form_allowed("fp8_attn", reason):
         return attention(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))

@@ -9,7 +9,6 @@ from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from kernels.attention import attention, attention_backward, attention_forward, check_shapes, check_tensors
 from kernels.jit.operator import Operator
 from kernels.module import KernelModule
 
@@ -25,6 +24,8 @@ TORCH_DTYPES = tuple(getattr(torch, name) for name in DTYPES)
 
 def check_arguments(q: Any, k: Any, v: Any) -> None:
     """Raise ``TypeError`` or ``ValueError``, naming given and supported, unless the operator takes these."""
+    from kernels.attention import check_shapes, check_tensors
+
     check_tensors({"q": q, "k": k, "v": v}, TORCH_DTYPES)
     check_shapes("q", q, "k", k, "v", v)
     num_heads, num_kv_heads = q.shape[2], k.shape[2]
@@ -48,6 +49,8 @@ def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tenso
 
 def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for q, k and v; memory linear in sequence length."""
+    from kernels.attention import attention_backward
+
     return attention_backward(grad_out, *ctx.saved_tensors)
 
 
@@ -92,15 +95,18 @@ class ModelNew(KernelModule):
 
 def _forward_mode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The torch form, through which forward-mode derivatives pass."""
+    from kernels.attention import attention_forward
+
     check_arguments(q, k, v)
     return attention_forward(q, k, v)
 
 
 def _recover(failure: Exception, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Explain a failed call, or answer it in torch where ``KERNELS_FALLBACK=torch`` allows that."""
-    check_arguments(q, k, v)
+    from kernels.attention import attention
     from kernels.fallback import torch_form_allowed
 
+    check_arguments(q, k, v)
     reason = OPERATOR.explain(failure)
     if torch_form_allowed("gqa_attn", reason):
         return attention(q, k, v)

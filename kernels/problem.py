@@ -119,7 +119,10 @@ def find_problem(name: str) -> Problem:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise ValueError(f"no problem package {name!r}; this checkout has: gqa_attn, fp8_attn") from None
+        from kernels.discover import problem_packages
+
+        there = ", ".join(problem_packages()) or "none"
+        raise ValueError(f"no problem package {name!r}; here are: {there}") from None
     problem = getattr(package, "PROBLEM", None)
     if not isinstance(problem, Problem):
         raise ValueError(f"package {name!r} has no PROBLEM; a problem package defines PROBLEM = Problem(...)")

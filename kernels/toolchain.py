@@ -251,7 +251,10 @@ def find_cuda() -> CudaToolkit:
         if toolkit.major == wanted:
             return toolkit
         misfits.append(f"{toolkit.version} in {toolkit.home} ({toolkit.origin})")
-    fix = f"pip install 'kernelwright[cuda]', or install CUDA {wanted} and set CUDA_HOME to its folder"
+    fix = (
+        "pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]', "
+        f"or install CUDA {wanted} and set CUDA_HOME to its folder"
+    )
     if misfits:
         raise ToolchainError(
             f"no nvcc of CUDA {wanted}, which this torch is built for; found " + "; ".join(misfits),
@@ -434,7 +437,7 @@ def _cuda_detail() -> str:
     # With the C++ compiler the builds use, whose version nvcc may not accept.
     said = _try_to_compile([nvcc, "-c", "-ccbin", find_cxx().path], "probe.cu", source)
     if said:
-        fix = "pip install 'kernelwright[cuda]', or set CUDA_HOME to a complete toolkit"
+        fix = "pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]', or set CUDA_HOME to a complete toolkit"
         if "unsupported GNU version" in said:
             fix = "install a g++ this nvcc accepts and set CXX to it"
         raise ToolchainError(f"nvcc {toolkit.version} in {toolkit.home} cannot compile a kernel: {said}", fix)

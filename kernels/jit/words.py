@@ -45,7 +45,7 @@ def failure(
     }
     for pattern, words in _BROKEN:
         if re.search(pattern, said):
-            fix = "pip install 'kernelwright[cuda]', or set CUDA_HOME to a complete toolkit"
+            fix = "pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]', or set CUDA_HOME to a complete toolkit"
             if "{cxx}" in words:
                 fix = "install an older g++ and set CXX to it"
             return ToolchainError(words.format(**where), fix)

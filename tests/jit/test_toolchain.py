@@ -63,7 +63,7 @@ def bare(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_no_toolkit_names_the_fix(bare: Path) -> None:
     with pytest.raises(ToolchainError, match=r"no CUDA compiler \(nvcc\) of CUDA 13") as caught:
         find_cuda()
-    assert "pip install 'kernelwright[cuda]'" in caught.value.fix
+    assert "pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" in caught.value.fix
 
 
 def test_cuda_home_is_first(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
