@@ -31,7 +31,6 @@ MAY_IMPORT = {
     "layouts": {"errors"},
     "fallback": {"errors"},
     "paths": {"errors"},
-    "module": set(),
     "jit": BASE - {"attention", "layouts", "discover"},
     "evaluate": {"errors", "problem", "device"},
     # Results only, and what `evaluate` calls a result.

@@ -196,6 +196,45 @@ def test_model_is_a_module_with_hooks(problem, device):
     assert_close(model(*inputs), problem.model_new()(*inputs) + 1)
 
 
+@pytest.mark.parametrize("where", ["subclass", "class", "instance", "every module", "compiled"])
+def test_call_runs_what_stands_in_for_forward(problem, device, where, monkeypatch):
+    """The short way from a call to the kernel is left whenever somebody put something in its place."""
+    inputs = make(problem, device)
+    want = problem.model_new()(*inputs) + 1
+    kept = problem.model_new.forward
+
+    def forward(self, *arguments):
+        return kept(self, *arguments) + 1
+
+    model = problem.model_new()
+    if where == "subclass":
+        model = type("Sub", (problem.model_new,), {"forward": forward})()
+    elif where == "class":
+        monkeypatch.setattr(problem.model_new, "forward", forward)
+    elif where == "instance":
+        model.forward = forward.__get__(model)
+    elif where == "every module":
+        handle = nn.modules.module.register_module_forward_hook(lambda module, arguments, out: out + 1)
+    else:
+        model._compiled_call_impl = forward.__get__(model)
+    try:
+        assert_same(model(*inputs), want)
+    finally:
+        if where == "every module":
+            handle.remove()
+
+
+def test_call_names_what_is_wrong_with_its_arguments(problem):
+    inputs = make(problem, "cpu")
+    model = problem.model_new()
+    for gradient in (True, False):
+        with torch.set_grad_enabled(gradient):
+            with pytest.raises(TypeError, match="Tensor"):
+                model(None, *inputs[1:])
+            with pytest.raises(TypeError, match="argument"):
+                model(*inputs[:-1])
+
+
 def test_arguments_by_name(problem, device):
     import inspect
 

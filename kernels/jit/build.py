@@ -177,6 +177,9 @@ def _flags(spec: KernelSpec, cxx: Compiler | None, cuda: CudaToolkit | None) -> 
         "-lineinfo",
         "-Xptxas=-v",
         *(f"-Xcompiler={flag}" for flag in hygiene),
+        # nvcc includes <cmath> before every kernel; half of its cost is C++17's special functions
+        # (Bessel, elliptic integrals), which device code cannot call. Their header's guard skips it.
+        "-D_GLIBCXX_BITS_SPECFUN_H",
         # load_inline defines these for torch's headers, which no kernel includes.
         "-U__CUDA_NO_HALF_OPERATORS__",
         "-U__CUDA_NO_HALF_CONVERSIONS__",

@@ -14,7 +14,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 
 from kernels import paths
@@ -238,26 +238,31 @@ def answer(question: Question, spec: KernelSpec, modules: Iterable[str]) -> ctyp
     wanted = builder.key(spec)
     library, built = _load(wanted)
     if built is not None:
-        note(question, wanted, built, modules)
+        note(question, {question: (wanted, built)}, modules)
     return library
 
 
-def note(question: Question, wanted: Key, built: Built, modules: Iterable[str]) -> None:
-    """Note that ``built`` answers ``question``; see :mod:`kernels.jit.warm`."""
-    if wanted.cxx is None:
+def note(question: Question, answers: Mapping[Question, tuple[Key, Built]], modules: Iterable[str]) -> None:
+    """Note under ``question`` what answers each of ``answers``; see :mod:`kernels.jit.warm`."""
+    keys = [wanted for wanted, _ in answers.values()]
+    if any(wanted.cxx is None for wanted in keys):
         return  # a library that fits but for the compiler: the next start may find one
-    tools = [wanted.cxx.path, *([os.path.join(wanted.cuda.home, "bin", "nvcc")] if wanted.cuda else [])]
+    tools = {wanted.cxx.path for wanted in keys if wanted.cxx is not None}
+    tools |= {os.path.join(wanted.cuda.home, "bin", "nvcc") for wanted in keys if wanted.cuda is not None}
     warm.write(
         question,
         {
-            "digest": wanted.digest,
-            "library": str(built.path),
-            "bytes": built.manifest["bytes"],
-            "sha256": built.manifest["sha256"],
+            asked: {
+                "digest": wanted.digest,
+                "library": str(built.path),
+                "bytes": built.manifest["bytes"],
+                "sha256": built.manifest["sha256"],
+            }
+            for asked, (wanted, built) in answers.items()
         },
-        sources=map(str, wanted.source.names.values()),
-        since_ns=wanted.since_ns,
-        others=[*_DECIDING, *modules, *warm.compiler_files(tools)],
+        sources={str(file) for wanted in keys for file in wanted.source.names.values()},
+        since_ns=min(wanted.since_ns for wanted in keys),
+        others=[*_DECIDING, *modules, *warm.compiler_files(sorted(tools))],
     )
 
 

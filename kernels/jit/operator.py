@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import inspect
 import logging
 import os
+import struct
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from kernels.device import cpu_arch, cuda_arch, peek_cuda_arch
 from kernels.jit import warm
 
 if TYPE_CHECKING:
+    import torch
+
     from kernels.jit.spec import KernelSpec
     from kernels.problem import Problem
 
@@ -34,25 +36,11 @@ _ERROR_BYTES = 2048
 _EXIT_WAIT_S = 120.0
 
 
-class _KernelRequest(ctypes.Structure):
-    _fields_ = [
-        ("device_type", ctypes.c_int32),
-        ("device_index", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("head_dim", ctypes.c_int32),
-        ("group_size", ctypes.c_int32),
-    ]
-
-
-class _KernelEntry(ctypes.Structure):
-    _fields_ = [
-        ("launch", ctypes.c_void_p),
-        ("error_string", ctypes.c_void_p),
-        ("error", ctypes.c_char * _ERROR_BYTES),
-    ]
-
-
-_RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_KernelRequest), ctypes.POINTER(_KernelEntry))
+# struct KernelRequest and struct KernelEntry of kernels/bindings/registry.h. As struct
+# formats: a ctypes.Structure takes a hundredth of what a warm start may to define.
+_REQUEST = struct.Struct("5i")  # device type, device index, dtype, head_dim, group size
+_ENTRY = struct.Struct(f"PP{_ERROR_BYTES}s")  # launch, error_string, error
+_RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 
 # A binding holds its resolver's address as long as the process lives.
 _kept_alive: list[Any] = []
@@ -88,7 +76,7 @@ class Operator:
         self._fake = fake
         self._setup_context = setup_context
         self._backward = backward
-        self._binding_note: warm.Answer | None = None  # found at import, good for the first call
+        self._start: warm.Note | None = None  # what an earlier process noted for the first call
         self._guard = threading.Lock()
         self._pending = threading.local()
         _operators.append(self)
@@ -103,21 +91,20 @@ class Operator:
                 return
             import torch
 
-            found = warm.whole(self._binding_note)
-            library = self._answer((self.name, "binding"), self._binding_spec, found, binding=self.name)
+            library = self._answer((self.name, "binding"), self._binding_spec, binding=self.name)
             resolver = _RESOLVER(self._resolve)
             _kept_alive.append(resolver)
             library.binding_set_resolver.argtypes = [_RESOLVER]
             library.binding_set_resolver.restype = None
             library.binding_set_resolver(resolver)
-            names = [f"{NAMESPACE}::{self.name}", f"{NAMESPACE}::{self.name}_forward"]
+            names = [self.name, f"{self.name}_forward"]
             if self.name not in _with_rules:
-                # register_fake records who calls it, and inspect looks for that through
-                # every module there is, unless it knows the file.
-                inspect.modulesbyfile.setdefault(__file__, __name__)
+                rules = torch.library.Library(NAMESPACE, "FRAGMENT")
+                _kept_alive.append(rules)  # torch drops the rules with it
+                # What register_fake comes to for a rule that reads no data, at a tenth of its price.
                 for name in names:
-                    torch.library.register_fake(name, self._fake)
-                self._register_autograd(names[0])
+                    rules.impl(name, self._fake, "Meta")
+                self._register_autograd(rules, names[0])
                 _with_rules.add(self.name)
             operators = getattr(torch.ops, NAMESPACE)
             self.differentiable = getattr(operators, self.name).default
@@ -125,7 +112,7 @@ class Operator:
             self.forward_now = self.forward._op
             self.loaded = True
 
-    def _register_autograd(self, name: str) -> None:
+    def _register_autograd(self, rules: torch.library.Library, name: str) -> None:
         """Register the autograd rule, making it when a gradient is first asked for.
 
         ``torch.library.register_autograd`` makes the rule at once, which takes a
@@ -135,9 +122,10 @@ class Operator:
 
         make = getattr(getattr(torch._library, "autograd", None), "make_autograd_impl", None)
         if make is None:  # not this torch's way
-            torch.library.register_autograd(name, self._backward, setup_context=self._setup_context)
+            qualified = f"{NAMESPACE}::{name}"
+            torch.library.register_autograd(qualified, self._backward, setup_context=self._setup_context)
             return
-        operator = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        operator = getattr(getattr(torch.ops, NAMESPACE), name).default
         rule: Any = None
 
         def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -146,9 +134,7 @@ class Operator:
                 rule = make(operator, torch._library.autograd.Info(self._backward, self._setup_context))
             return rule(keyset, *args, **kwargs)
 
-        rules = torch.library.Library(NAMESPACE, "FRAGMENT")
-        rules.impl(self.name, autograd, "Autograd", with_keyset=True)
-        _kept_alive.append(rules)  # torch drops the rule with it
+        rules.impl(name, autograd, "Autograd", with_keyset=True)
 
     # torch.compile must run this rather than trace it. The mark is what
     # torch.compiler.assume_constant_result sets; calling that would import the whole
@@ -164,30 +150,37 @@ class Operator:
         if os.environ.get("KERNELS_PREBUILD", "1") == "0" or self.loaded:
             return
         # Which GPU there is takes too long to ask here, so the note says for which machine it holds.
-        default = (self.name, "default", os.uname().nodename, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-        self._binding_note = warm.noted((self.name, "binding"))
-        if self._binding_note is not None and warm.noted(default) is not None:
+        start = (self.name, "start", os.uname().nodename, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+        self._start = warm.noted(start)
+        if self._start is not None:
             return
         thread = threading.Thread(
-            target=self._prebuild, args=(default,), name=f"prebuild {self.name}", daemon=True
+            target=self._prebuild, args=(start,), name=f"prebuild {self.name}", daemon=True
         )
         thread.start()
         atexit.register(thread.join, _EXIT_WAIT_S)
 
-    def _prebuild(self, default: warm.Question) -> None:
+    def _prebuild(self, start: warm.Question) -> None:
         try:
             with warm.import_guard:
                 from kernels.jit import build, load
                 from kernels.jit.spec import kernel_spec
 
                 problem = self._problem()
-            binding = load.submit(self._binding_spec())
             arch = peek_cuda_arch() if _torch_has_cuda() else None
-            device, arch = ("cpu", cpu_arch()) if arch is None else ("cuda", arch)
-            spec = kernel_spec(problem, problem.default_request(device, arch))
-            built = load.submit(spec).result()
-            load.note(default, build.key(spec), built, self._modules())
-            binding.result()
+            request = problem.default_request(*(("cpu", cpu_arch()) if arch is None else ("cuda", arch)))
+            specs = {
+                (self.name, "binding"): self._binding_spec(),
+                self._question(
+                    request.device, request.arch, request.dtype, request.head_dim, request.group_size
+                ): kernel_spec(problem, request),
+            }
+            futures = {question: load.submit(spec) for question, spec in specs.items()}
+            load.note(
+                start,
+                {asked: (build.key(spec), futures[asked].result()) for asked, spec in specs.items()},
+                self._modules(),
+            )
         except Exception:
             # An early start is a favour; the call that needs the kernel raises what is wrong.
             _log.debug("the early build of %s failed", self.name, exc_info=True)
@@ -200,23 +193,25 @@ class Operator:
             return pending
         return error
 
-    def _resolve(self, request: Any, entry: Any) -> int:
+    def _resolve(self, request: int, entry: int) -> int:
         """Called from C++: fill in ``entry`` and return 0, or leave the reason there and return 1."""
         try:
-            library = self._library(request.contents)
-            entry.contents.launch = _address(library.kernel_launch)
-            entry.contents.error_string = _address(library.kernel_error_string)
+            library = self._library(*_REQUEST.unpack(ctypes.string_at(request, _REQUEST.size)))
+            filled = _ENTRY.pack(_address(library.kernel_launch), _address(library.kernel_error_string), b"")
             return 0
         except BaseException as error:  # nothing may pass through C++ frames
             self._pending.error = error
             words = _words(error).encode("utf-8", "replace")[: _ERROR_BYTES - 1]
-            entry.contents.error = words.decode("utf-8", "ignore").encode()  # no letter cut in two
+            filled = _ENTRY.pack(0, 0, words.decode("utf-8", "ignore").encode())  # no letter cut in two
             return 1
+        finally:
+            ctypes.memmove(entry, filled, _ENTRY.size)
 
-    def _library(self, asked: _KernelRequest) -> ctypes.CDLL:
-        device, index, dtype = _DEVICES[asked.device_type], asked.device_index, _DTYPES[asked.dtype]
+    def _library(
+        self, device_type: int, index: int, dtype_number: int, head_dim: int, group_size: int
+    ) -> ctypes.CDLL:
+        device, dtype = _DEVICES[device_type], _DTYPES[dtype_number]
         arch = cpu_arch() if device == "cpu" else cuda_arch(index)
-        head_dim, group_size = asked.head_dim, asked.group_size
 
         def spec() -> KernelSpec:
             from kernels.jit.spec import kernel_spec
@@ -224,7 +219,7 @@ class Operator:
 
             return kernel_spec(self._problem(), Request(device, arch, dtype, head_dim, group_size))
 
-        question = (self.name, device, arch, dtype, str(head_dim), str(group_size))
+        question = self._question(device, arch, dtype, head_dim, group_size)
         if device == "cpu":
             return self._answer(question, spec)
         import torch
@@ -250,16 +245,14 @@ class Operator:
             )
         return library
 
+    def _question(self, device: str, arch: str, dtype: str, head_dim: int, group_size: int) -> warm.Question:
+        return (self.name, device, arch, dtype, str(head_dim), str(group_size))
+
     def _answer(
-        self,
-        question: warm.Question,
-        spec: Callable[[], KernelSpec],
-        found: tuple[str, str] | None = None,
-        *,
-        binding: str = "",
+        self, question: warm.Question, spec: Callable[[], KernelSpec], *, binding: str = ""
     ) -> ctypes.CDLL:
-        """The loaded library that answers ``question``: by its note, or the long way through ``spec``."""
-        found = found or warm.find(question)
+        """The loaded library that answers ``question``: by a note, or the long way through ``spec``."""
+        found = warm.answer_in(self._start, question) or warm.find(question)
         if found is not None:
             digest, path = found
             try:

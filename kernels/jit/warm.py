@@ -4,7 +4,8 @@ Naming a library's full key takes reading its sources, finding the compilers and
 importing the problem's package: some fifty milliseconds. A warm start has five. So
 each library that was loaded leaves a note in the cache directory: the question it
 answered, the size and time of every file that decided the answer, and the library's
-digest. While all of them still stand, the note answers the question; when one does
+digest. A problem's early build leaves one more note, on all that its first call will
+ask. While all of them still stand, the note answers the question; when one does
 not, the long way (:mod:`kernels.jit.load`) decides and writes the note anew. The
 library itself is checked by content either way.
 
@@ -21,14 +22,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernels.paths import ROOT, cache_directory, replace_file
 
 __all__ = [
     "Answer",
+    "Note",
     "Question",
+    "answer_in",
     "binding_is_loaded",
     "compiler_files",
     "count",
@@ -38,7 +41,6 @@ __all__ = [
     "noted",
     "open_library",
     "opened",
-    "whole",
     "write",
 ]
 
@@ -46,6 +48,8 @@ __all__ = [
 Question = tuple[str, ...]
 # {"digest": ..., "library": path, "bytes": size of the library, "sha256": of the library}
 Answer = dict[str, Any]
+# {"asked": ..., "sources": stamps, "others": stamps, "answers": [[question, answer], ...]}
+Note = dict[str, Any]
 
 _IMPORTED_NS = time.time_ns()
 _CLOCK_NS = 20_000_000  # a file's time is that of the last clock tick
@@ -167,45 +171,50 @@ def _stamp(path: str) -> list[int] | None:
 _settled = functools.lru_cache(maxsize=1024)(_stamp)
 
 
-def noted(question: Question) -> Answer | None:
-    """The note that answers ``question``, if all it depends on still stands; its library is not looked at."""
+def noted(question: Question) -> Note | None:
+    """The note on ``question``, if all it depends on still stands; its libraries are not looked at."""
     path, asked = _note(question)
     try:
         with open(path, "rb") as file:
             note = json.loads(file.read())
-        if note["asked"] != asked:
-            return None
-        for stamp_of, kind in ((_stamp, "sources"), (_settled, "others")):
-            if any(stamp_of(file) != stamp for file, stamp in note[kind].items()):
-                return None
-        return note
+        stands = note["asked"] == asked and _unchanged(note, "sources", _stamp)
+        return note if stands and _unchanged(note, "others", _settled) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent or damaged: the long way decides
 
 
+def _unchanged(note: Note, kind: str, stamp_of: Callable[[str], list[int] | None]) -> bool:
+    return all(stamp_of(file) == stamp for file, stamp in note[kind].items())
+
+
 def find(question: Question) -> tuple[str, str] | None:
     """The answer to ``question`` as (digest, path) of a library that is whole, or None."""
-    return whole(noted(question))
+    return answer_in(noted(question), question)
 
 
-def whole(note: Answer | None) -> tuple[str, str] | None:
-    """(digest, path) of the library that ``note`` names, if there is one and it is whole."""
-    if note is None:
-        return None
+def answer_in(note: Note | None, question: Question) -> tuple[str, str] | None:
+    """(digest, path) that ``note`` has for ``question``, if its sources still stand and the file is whole."""
     try:
-        with open(note["library"], "rb") as file:
-            content = file.read()
-        if len(content) != note["bytes"] or hashlib.sha256(content).hexdigest() != note["sha256"]:
+        if note is None or not _unchanged(note, "sources", _stamp):
             return None
-        return note["digest"], note["library"]
-    except (OSError, KeyError, TypeError):
-        return None  # gone or damaged: the long way builds it again
+        answer = next(found for asked, found in note["answers"] if tuple(asked) == question)
+        with open(answer["library"], "rb") as file:
+            content = file.read()
+        if len(content) != answer["bytes"] or hashlib.sha256(content).hexdigest() != answer["sha256"]:
+            return None
+        return answer["digest"], answer["library"]
+    except (OSError, StopIteration, ValueError, KeyError, TypeError, AttributeError):
+        return None  # not in it, gone or damaged: the long way builds it again
 
 
 def write(
-    question: Question, answer: Answer, sources: Iterable[str], since_ns: int, others: Iterable[str]
+    question: Question,
+    answers: Mapping[Question, Answer],
+    sources: Iterable[str],
+    since_ns: int,
+    others: Iterable[str],
 ) -> None:
-    """Note that ``answer`` holds for ``question`` while all of ``sources`` and ``others`` stay as they are.
+    """Note under ``question`` that ``answers`` hold while all of ``sources`` and ``others`` stay as they are.
 
     ``sources`` were read after ``since_ns`` (of ``time.time_ns``); ``others`` are the
     Python modules that decided, as this process imported them, and the compilers.
@@ -217,7 +226,7 @@ def write(
         if any(stamp is not None and stamp[0] > read_ns - _CLOCK_NS for stamp in stamps[kind].values()):
             return
     path, asked = _note(question)
-    replace_file(path, json.dumps({"asked": asked, **stamps, **answer}))
+    replace_file(path, json.dumps({"asked": asked, **stamps, "answers": list(answers.items())}))
 
 
 def compiler_files(tools: Sequence[str]) -> list[str]:

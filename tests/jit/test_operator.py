@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,11 +111,11 @@ def test_autograd_rule_on_a_torch_without_the_private_maker(
     if way == "at once":
         monkeypatch.delattr(torch._library.autograd, "make_autograd_impl")
     monkeypatch.setattr(torch.library, "register_autograd", lambda *args, **options: registered.append(args))
-    monkeypatch.setattr(
-        torch.library, "Library", lambda *args: type("L", (), {"impl": lambda *a, **k: None})()
-    )
-    operator._register_autograd("kernelwright::tiny")
+    made = []
+    rules = SimpleNamespace(impl=lambda *args, **options: made.append(args))
+    operator._register_autograd(rules, "tiny")
     assert len(registered) == (way == "at once")
+    assert len(made) == (way == "torch's own")
 
 
 def test_opcheck(operator: Operator) -> None:
@@ -230,13 +232,12 @@ def test_explain_belongs_to_its_thread_and_its_error(
 
 def resolve(operator: Operator, device_type: int) -> tuple[int, str]:
     """Ask the resolver as the binding does."""
-    import ctypes
-
-    request = operator_module._KernelRequest(device_type, 0, 0, 8, 1)
-    entry = operator_module._KernelEntry()
-    code = operator._resolve(ctypes.pointer(request), ctypes.pointer(entry))
-    assert (entry.launch is not None) == (code == 0)
-    return code, entry.error.decode()
+    request = ctypes.create_string_buffer(operator_module._REQUEST.pack(device_type, 0, 0, 8, 1))
+    entry = ctypes.create_string_buffer(operator_module._ENTRY.size)
+    code = operator._resolve(ctypes.addressof(request), ctypes.addressof(entry))
+    launch, error_string, error = operator_module._ENTRY.unpack(entry.raw)
+    assert (launch != 0) == (error_string != 0) == (code == 0)
+    return code, error.partition(b"\0")[0].decode()
 
 
 class Library:
@@ -552,7 +553,7 @@ def test_damaged_note_is_no_answer(cache_dir: Path, tmp_path: Path, content: byt
         "bytes": 7,
         "sha256": hashlib.sha256(b"library").hexdigest(),
     }
-    warm.write(("tiny", "now"), answer, [], time.time_ns(), [])
+    warm.write(("tiny", "now"), {("tiny", "now"): answer}, [], time.time_ns(), [])
     assert warm.find(("tiny", "now")) == ("d", str(library))
     (note,) = (cache_dir / "notes").iterdir()
     note.write_bytes(content)
@@ -565,9 +566,10 @@ def test_note_of_a_file_that_just_changed_is_not_written(cache_dir: Path, tmp_pa
     file = tmp_path / "source.cpp"
     file.write_text("int x;")
     answer = {"digest": "d", "library": str(file), "bytes": 6, "sha256": "0"}
-    warm.write(("tiny", "now"), answer, [str(file)], time.time_ns(), [])
+    answers = {("tiny", "now"): answer}
+    warm.write(("tiny", "now"), answers, [str(file)], time.time_ns(), [])
     assert not (cache_dir / "notes").exists()
-    warm.write(("tiny", "now"), answer, [str(file)], time.time_ns() + 10**9, [])
+    warm.write(("tiny", "now"), answers, [str(file)], time.time_ns() + 10**9, [])
     assert len(list((cache_dir / "notes").iterdir())) == 1
     assert warm.find(("tiny", "now")) is None  # its library is not the one noted
 

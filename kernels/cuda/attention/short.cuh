@@ -47,95 +47,21 @@
 //   PTX ISA, mma.m16n8k16 and m16n8k8 fragment layouts; cp.async.
 #pragma once
 
+#include "cuda/attention/bfloat16_parts.cuh"
 #include "cuda/attention/portable.cuh"
+#include "cuda/ptx/copy_async.cuh"
+#include "cuda/ptx/dependent_launch.cuh"
+#include "cuda/ptx/mma.cuh"
 
 namespace attention {
 
 constexpr int SHORT_MAX_HEAD_DIM = 64;
-
-// D += A B for one 16 x 8 tile and 16 (8) steps of k, bfloat16 pairs, float accumulators. Lane
-// 4 * g + t holds rows g (`upper`) and g + 8 (`lower`) of A and column g of B at k = 2t, 2t + 1
-// (and 2t + 8, 2t + 9), and D[g][2t], D[g][2t + 1], D[g + 8][2t], D[g + 8][2t + 1].
-__device__ __forceinline__ void mma_k16(float (&d)[4], uint2 upper, uint2 lower, uint2 b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(upper.x), "r"(lower.x), "r"(upper.y), "r"(lower.y), "r"(b.x), "r"(b.y));
-}
-__device__ __forceinline__ void mma_k8(float (&d)[4], uint32_t upper, uint32_t lower, uint32_t b) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(upper), "r"(lower), "r"(b));
-}
-
-template <typename T>
-constexpr bool IS_BFLOAT16 = false;
-template <>
-constexpr bool IS_BFLOAT16<BFloat16> = true;
-
-// bfloat16 parts that hold an element exactly. Scaling fills the mantissa of all but the 8-bit
-// types, whose scales are applied later.
-template <typename T, bool SCALED>
-constexpr int parts_of() {
-  if (sizeof(T) == 1) return 1;
-  if (SCALED || sizeof(T) == 4) return 3;
-  return IS_BFLOAT16<T> ? 1 : 2;
-}
-
-// Splits a pair of floats into PARTS pairs of bfloat16 by truncation; returns what is left of
-// both, zero unless one is not finite.
-template <int PARTS>
-__device__ __forceinline__ float split_pair(float x, float y, uint32_t (&part)[PARTS]) {
-  constexpr uint32_t UPPER = 0xffff0000u;
-#pragma unroll
-  for (int i = 0; i < PARTS; ++i) {
-    part[i] = __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
-    x -= __uint_as_float(__float_as_uint(x) & UPPER);
-    y -= __uint_as_float(__float_as_uint(y) & UPPER);
-  }
-  return x + y;
-}
-
-// A 16 x 8 output tile, one accumulator for each magnitude of products.
-template <int LEVELS>
-struct SplitAccumulator {
-  float level[LEVELS][4] = {};
-
-  __device__ __forceinline__ float sum(int i) const {
-    if constexpr (LEVELS == 1) return level[0][i];
-    if constexpr (LEVELS == 2) return level[0][i] + level[1][i];
-    if constexpr (LEVELS == 3) return level[0][i] + (level[1][i] + level[2][i]);
-  }
-};
 
 // 1 / x for x in the normal range, correct to the last bit or the one before.
 __device__ __forceinline__ float reciprocal(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r * (2.0f - x * r);
-}
-
-// Starts a copy of 16 bytes into shared memory; zeros where `valid` is false.
-__device__ __forceinline__ void copy_async(float* smem, const void* gmem, bool valid) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem), "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// Where the launch allows it (sm_90), a block starts while the kernel before it in the stream
-// still runs. Nothing of that kernel may be read, and nothing written, before this.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// The other side: a kernel launched that way may start once every block has come here.
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
 }
 
 // A launch, with everything but the batch offset in 32 bits: 64-bit address arithmetic would
@@ -322,15 +248,15 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM, 1>::MAX_WARPS * 32, 1)
   constexpr bool COPIES = sizeof(T) == 4 && !SCALED;
   Vec4<T> q_part = {}, k_part[COPIES ? 1 : STEPS], v_part[COPIES ? 1 : STEPS];
   for (int i = threadIdx.x; i < Smem::ROWS * MAX_WARPS; i += blockDim.x) max_smem[i] = minus_infinity(0.0f);
-  wait_for_previous_kernel();
+  ptx::wait_for_previous_kernel();
   if (loads && load_row < rows_here) q_part = *reinterpret_cast<const Vec4<T>*>(q_row(load_row) + load_dim);
   if constexpr (COPIES) {
 #pragma unroll 1
     for (int key = loads ? load_row : num_keys + 8; key < key_tiles * 8; key += rows_per_step) {
-      copy_async(k_smem + key * Smem::ROW_STRIDE + load_dim, k_gmem + key * arguments.k_time_stride + load_dim,
-                 key < num_keys);
-      copy_async(v_smem + key * Smem::VALUE_STRIDE + load_dim, v_gmem + key * arguments.v_time_stride + load_dim,
-                 key < num_keys);
+      ptx::copy_async(k_smem + key * Smem::ROW_STRIDE + load_dim, k_gmem + key * arguments.k_time_stride + load_dim,
+                      key < num_keys);
+      ptx::copy_async(v_smem + key * Smem::VALUE_STRIDE + load_dim, v_gmem + key * arguments.v_time_stride + load_dim,
+                      key < num_keys);
     }
   } else {
     // Every load is issued before the first is used.
@@ -377,7 +303,7 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM, 1>::MAX_WARPS * 32, 1)
       *reinterpret_cast<uint2*>(q_smem + load_row * Smem::Q_WORDS + part * (PADDED / 2) + load_dim / 2) =
           make_uint2(first[part], second[part]);
   }
-  wait_for_copies();
+  ptx::wait_for_copies();
   __syncthreads();
 
   // S for rows quad and quad + 8, keys 8 * warp + 2 * pair and the next. The lane's four
@@ -406,7 +332,7 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM, 1>::MAX_WARPS * 32, 1)
       for (int i = PARTS - 1; i >= 0; --i)
 #pragma unroll
         for (int j = smaller(2 - i, PARTS - 1); j >= 0; --j)
-          mma_k16(scores.level[i + j], upper[i], lower[i], make_uint2(first[j], second[j]));
+          ptx::mma_k16(scores.level[i + j], upper[i], lower[i], make_uint2(first[j], second[j]));
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -457,7 +383,7 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM, 1>::MAX_WARPS * 32, 1)
   }
   __syncthreads();
 
-  let_next_kernel_start();
+  ptx::let_next_kernel_start();
   if (active) {
     float sum[2];
 #pragma unroll
@@ -492,7 +418,7 @@ __global__ void __launch_bounds__(ShortMemory<HEAD_DIM, 1>::MAX_WARPS * 32, 1)
 #pragma unroll
       for (int i = 2; i >= 0; --i)
 #pragma unroll
-        for (int j = smaller(2 - i, PARTS - 1); j >= 0; --j) mma_k8(o.level[i + j], upper[i], lower[i], v[n][j]);
+        for (int j = smaller(2 - i, PARTS - 1); j >= 0; --j) ptx::mma_k8(o.level[i + j], upper[i], lower[i], v[n][j]);
       *reinterpret_cast<float2*>(partial + n * 8) = make_float2(o.sum(0), o.sum(1));
       *reinterpret_cast<float2*>(partial + 8 * Smem::PARTIAL_STRIDE + n * 8) = make_float2(o.sum(2), o.sum(3));
     }
@@ -606,7 +532,7 @@ struct ShortKernel {
     return launch_chunks(p, (p.seqlen_q * GROUP_SIZE + 15) / 16, [&](dim3 grid, int first_kv_head, int first_batch) {
       a.first_kv_head = first_kv_head;
       a.first_batch = first_batch;
-      cudaLaunchAttribute early = {};  // see wait_for_previous_kernel()
+      cudaLaunchAttribute early = {};  // see ptx::wait_for_previous_kernel()
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
       cudaLaunchConfig_t config = {};

@@ -1,0 +1,19 @@
+// cp.async: copies from global to shared memory that need no register and no waiting thread.
+//
+// Requires sm_80 or newer.
+// References: PTX ISA, cp.async and cp.async.wait_all.
+#pragma once
+
+#include <cstdint>
+
+namespace ptx {
+
+// Starts a copy of 16 bytes into shared memory; zeros where `valid` is false.
+__device__ __forceinline__ void copy_async(float* smem, const void* gmem, bool valid) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem), "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+}  // namespace ptx
