@@ -99,7 +99,7 @@ inline Tensor attention(const char* op, const Tensor& q, const Tensor& k, const 
   if (scales != nullptr)
     for (const Tensor* scale : {scales->q, scales->k, scales->v}) check_scale(op, q, *scale);
 
-  Tensor out = Tensor::empty(q, q_size, 4, out_dtype);
+  Tensor out = Tensor::empty(q, q_size, out_dtype);
   if (q_size[0] == 0 || q_size[1] == 0 || q_size[2] == 0) return out;
 
   AttentionParams params = {};

@@ -30,10 +30,17 @@ class Tensor {
     if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
   }
 
-  // A new contiguous tensor of `size` on the device of `like`, of `dtype` (torch's number).
-  static Tensor empty(const Tensor& like, const int64_t* size, int64_t dim, int32_t dtype) {
+  // A new contiguous tensor of `size`, four dimensions, on the device of `like`, of `dtype` (torch's
+  // number). empty_strided goes through the dispatcher once; new_empty, shorter to call, does twice.
+  static Tensor empty(const Tensor& like, const int64_t* size, int32_t dtype) {
+    int64_t strides[4];
+    int64_t step = 1;
+    for (int i = 3; i >= 0; --i) {
+      strides[i] = step;
+      if (size[i] > 1) step *= size[i];  // as torch counts contiguous strides, zero sizes included
+    }
     AtenTensorHandle handle = nullptr;
-    check(aoti_torch_aten_new_empty(like.handle_, size, dim, &dtype, nullptr, nullptr, 0, nullptr, &handle),
+    check(aoti_torch_empty_strided(4, size, strides, dtype, like.device_type(), like.device_index(), &handle),
           "allocating the output");
     return Tensor(handle);
   }

@@ -21,7 +21,11 @@ __all__ = ["DEFAULT_SHAPES", "bench", "case_of"]
 # The problem's own default, and a length at which the arithmetic outweighs the call.
 DEFAULT_SHAPES: tuple[Mapping[str, int], ...] = ({}, {"seqlen": 2048, "head_dim": 64})
 
-BASELINE = "x.add_(1), 10 floats"
+# What a call costs at least through torch: in place, and with an output to allocate and free.
+BASELINES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x.add_(1), 10 floats": lambda x: x.add_(1),
+    "x + 1, 10 floats": lambda x: x + 1,
+}
 
 # A call this long is many launches: its graph would take longer to record than to learn from.
 _GRAPH_LIMIT_US = 50_000.0
@@ -82,8 +86,9 @@ def bench(
             else:
                 rows[name] = replace(rows[name], eager=once(microseconds), note="too slow to repeat: one run")
         if device == "cuda":
-            x = torch.zeros(10, device=device)
-            rows[BASELINE], calls[BASELINE] = BenchRow(BASELINE), lambda: x.add_(1)
+            few = [torch.zeros(10, device=device)]
+            for name, function in BASELINES.items():
+                rows[name], calls[name] = BenchRow(name), _bind(function, few)
             eager = time_eager(calls, seconds=seconds)
             host = time_enqueue(calls, seconds=seconds)
             graph, notes = _graph_times(calls, eager, seconds)
