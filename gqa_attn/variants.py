@@ -13,6 +13,11 @@ __all__ = ["VARIANTS", "default_request"]
 CPP_TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 
 
+# Below this a library with one kernel more would make the first call wait longer, for little: rows of 64
+# elements are the narrowest the tensor cores read.
+MIN_HOPPER_HEAD_DIM = 33
+
+
 def _cuda_arguments(request: Request) -> tuple[str, ...]:
     return CPP_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
 
@@ -25,7 +30,26 @@ def _serves(request: Request) -> bool:
     return request.dtype in DTYPES and 1 <= request.head_dim <= MAX_HEAD_DIM and request.group_size >= 1
 
 
+def _serves_hopper(request: Request) -> bool:
+    return (
+        request.arch == "sm_90a"
+        and request.dtype in ("float32", "float16", "bfloat16")
+        and MIN_HOPPER_HEAD_DIM <= request.head_dim <= MAX_HEAD_DIM
+        and request.group_size >= 1
+    )
+
+
 VARIANTS = (
+    Variant(
+        name="hopper",
+        device="cuda",
+        source="cuda/gqa_attn/hopper.cu",
+        launcher="gqa_attn::launch",
+        template_arguments=_cuda_arguments,
+        serves=_serves_hopper,
+        why="fp32 as three fp16 products on wgmma, five times the speed of fp32 arithmetic; holds the "
+        "portable and short kernels too, for lengths where they are faster",
+    ),
     Variant(
         name="portable",
         device="cuda",

@@ -65,6 +65,32 @@ class DeviceGuard {
   DeviceGuardHandle guard_ = nullptr;
 };
 
+// The memory that a kernel works in, for kernels that ask for it. Given back as this object goes, after the launch:
+// torch's allocator hands it to later work of the same stream only.
+class Workspace {
+ public:
+  explicit Workspace(const Tensor& like) : like_(like) {}
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() { delete memory_; }
+
+  // What AttentionParams::allocate calls. Exceptions stay here: a kernel library knows none.
+  static void* allocate(void* self, int64_t bytes) {
+    Workspace& workspace = *static_cast<Workspace*>(self);
+    try {
+      const int64_t size[4] = {1, 1, 1, bytes};
+      workspace.memory_ = new Tensor(Tensor::empty(workspace.like_, size, aoti_torch_dtype_uint8()));
+      return workspace.memory_->mutable_data();
+    } catch (...) {
+      return nullptr;
+    }
+  }
+
+ private:
+  const Tensor& like_;
+  Tensor* memory_ = nullptr;
+};
+
 inline void check_scale(const char* op, const Tensor& q, const Tensor& scale) {
   require(scale.dim() == 1 && scale.sizes()[0] == q.sizes()[2], op, "a scale must be [num_heads]", q, scale);
   require(scale.dtype() == aoti_torch_dtype_float32(), op, "a scale must be float32", q, scale);
@@ -141,6 +167,9 @@ inline Tensor attention(const char* op, const Tensor& q, const Tensor& k, const 
   int32_t code = 0;
   if (on_cuda) {
     DeviceGuard guard(device_index);
+    Workspace workspace(q);
+    params.allocate = Workspace::allocate;
+    params.allocator = &workspace;
     code = entry.launch(&params, current_cuda_stream(device_index));
   } else {
     uint32_t num_threads = 1;

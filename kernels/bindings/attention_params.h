@@ -35,6 +35,11 @@ struct AttentionParams {
   int64_t v_stride[4];
 
   double softmax_scale;  // 1 / sqrt(head_dim)
+
+  // CUDA: device memory for the time of one launch, aligned to 256 bytes, from the allocator of the tensors and
+  // in the order of their stream. At most one call a launch; null where there is none to be had.
+  void* (*allocate)(void* allocator, int64_t bytes);
+  void* allocator;
 };
 
 // Splits [begin, end) over torch's intra-op threads; body(lo, hi, context) runs on

@@ -211,6 +211,14 @@ struct OutputLayout {
   static constexpr int CHUNKS_PER_LANE = (CHUNKS + CHUNK_LANES - 1) / CHUNK_LANES;
 };
 
+// Row tiles that another kernel has written: not zero in finished[batch][kv head][row tile] of `rows`
+// packed rows each. Null where there is no such kernel.
+struct FinishedRows {
+  const unsigned char* finished;
+  int rows;
+  int64_t tiles;
+};
+
 // What the host works out once for a launch.
 template <typename ACC>
 struct LaunchArguments {
@@ -220,12 +228,14 @@ struct LaunchArguments {
   bool q_vectors;
   bool k_vectors;
   bool v_vectors;
+  FinishedRows others;
 };
 
+// The rows of one block: packed rows first_row to first_row + BLOCK_M of one (batch, kv head).
 template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
-__global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM>::THREADS, 1)
-    portable_attention_kernel(const __grid_constant__ AttentionParams params,
-                     const __grid_constant__ LaunchArguments<typename AccumulatorOf<T>::type> arguments) {
+__device__ __forceinline__ void attend_rows(const AttentionParams& params,
+                                            const LaunchArguments<typename AccumulatorOf<T>::type>& arguments,
+                                            int64_t first_row, int64_t kv_head, int64_t batch) {
   using ACC = typename AccumulatorOf<T>::type;
   using TILE = Tile<ACC, HEAD_DIM>;
   using Smem = SharedMemory<ACC, HEAD_DIM>;
@@ -247,11 +257,6 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
 
   const int lane = threadIdx.x % LANES;
   const int row_group = threadIdx.x / LANES;
-  const int64_t kv_head = arguments.first_kv_head + static_cast<int>(blockIdx.y);
-  const int64_t batch = arguments.first_batch + static_cast<int>(blockIdx.z);
-
-  // Longest rows first: the short ones fill the gaps at the end.
-  const int64_t first_row = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * BLOCK_M;
   const int64_t rows_left = params.seqlen_q * GROUP_SIZE - first_row;
   const int rows_here = rows_left < BLOCK_M ? static_cast<int>(rows_left) : BLOCK_M;
   const int64_t last_time = static_cast<uint64_t>(first_row + rows_here - 1) / GROUP_SIZE;
@@ -429,6 +434,34 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
   }
 }
 
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+__global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM>::THREADS, 1)
+    portable_attention_kernel(const __grid_constant__ AttentionParams params,
+                              const __grid_constant__ LaunchArguments<typename AccumulatorOf<T>::type> arguments) {
+  using TILE = Tile<typename AccumulatorOf<T>::type, HEAD_DIM>;
+  constexpr int BLOCK_M = TILE::BLOCK_M;
+  const int64_t kv_head = arguments.first_kv_head + static_cast<int>(blockIdx.y);
+  const int64_t batch = arguments.first_batch + static_cast<int>(blockIdx.z);
+  const int64_t row_blocks = (params.seqlen_q * GROUP_SIZE + BLOCK_M - 1) / BLOCK_M;
+  const FinishedRows& others = arguments.others;
+  const auto is_finished = [&](int64_t row_block) {
+    return others.finished != nullptr &&
+           others.finished[(batch * params.num_kv_heads + kv_head) * others.tiles + row_block * BLOCK_M / others.rows] != 0;
+  };
+  if (others.finished != nullptr) {  // mostly all are: every thread looks at some
+    bool is_left = false;
+    for (int64_t i = blockIdx.x + static_cast<int64_t>(threadIdx.x) * gridDim.x; i < row_blocks; i += TILE::THREADS * gridDim.x)
+      is_left = is_left || !is_finished(row_blocks - 1 - i);
+    if (!__syncthreads_or(is_left)) return;
+  }
+  // Longest rows first: the short ones fill the gaps at the end.
+  for (int64_t row_block = row_blocks - 1 - blockIdx.x; row_block >= 0; row_block -= gridDim.x) {
+    if (is_finished(row_block)) continue;
+    attend_rows<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>(params, arguments, row_block * BLOCK_M, kv_head, batch);
+    __syncthreads();  // shared memory is free again
+  }
+}
+
 // Calls launch(grid, first_kv_head, first_batch) until every (kv head, batch) is covered: once,
 // unless there are more of either than a grid's second and third dimension hold.
 template <typename LAUNCH>
@@ -464,13 +497,18 @@ struct PortableKernel {
            reinterpret_cast<uintptr_t>(data) % alignof(Vec4<T>) == 0;
   }
 
-  static cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  static cudaError_t launch(const AttentionParams& params, cudaStream_t stream, const FinishedRows& others = {}) {
     LaunchArguments<ACC> arguments = {};
+    arguments.others = others;
     arguments.exponent_scale = exponent_scale(params.softmax_scale, ACC());
     arguments.q_vectors = rows_are_vectors(params.q, params.q_stride);
     arguments.k_vectors = rows_are_vectors(params.k, params.k_stride);
     arguments.v_vectors = rows_are_vectors(params.v, params.v_stride);
-    const int64_t row_blocks = (params.seqlen_q * GROUP_SIZE + TILE::BLOCK_M - 1) / TILE::BLOCK_M;
+    int64_t row_blocks = (params.seqlen_q * GROUP_SIZE + TILE::BLOCK_M - 1) / TILE::BLOCK_M;
+    if (others.finished != nullptr) {  // seldom is anything left: a few blocks for each SM look
+      const int64_t enough = 1024 / (params.batch * params.num_kv_heads) + 1;
+      row_blocks = row_blocks < enough ? row_blocks : enough;
+    }
     return launch_chunks(params, row_blocks, [&](dim3 grid, int first_kv_head, int first_batch) {
       arguments.first_kv_head = first_kv_head;
       arguments.first_batch = first_batch;

@@ -14,6 +14,20 @@ __device__ __forceinline__ void copy_async(float* smem, const void* gmem, bool v
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(gmem), "r"(valid ? 16 : 0)
                : "memory");
 }
+
+// Starts a copy of BYTES: 4, 8 or 16, to which both addresses are aligned.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* smem, const void* gmem) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(gmem), "n"(BYTES) : "memory");
+}
+
+// Asks for the cache line at `gmem` to be brought as far as L2.
+__device__ __forceinline__ void prefetch_to_l2(const void* gmem) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(gmem));
+}
+
+// Waits for the copies this thread has started.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace ptx

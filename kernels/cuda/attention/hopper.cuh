@@ -1,0 +1,952 @@
+// Causal grouped-query attention forward for Hopper: tensor cores (wgmma) at fp32 accuracy.
+//
+// Algorithm
+//   A job is BLOCK_M = 128 packed query rows of one (batch, kv head) (see portable.cuh for the packing);
+//   each of two consumer warpgroups has 64 of them. hopper_split.cuh has written K and V as tiles of
+//   scaled fp16 parts; a consumer splits its rows of Q the same way, a power of two for each row. Then for
+//   each tile of BLOCK_N keys S = Q K^T and O += P V, each fp32 product as three fp16 products, lo * hi +
+//   hi * lo + hi * hi, with a running maximum and sum. 16-bit inputs are one part: one product for S, two
+//   for P V while a row has few weights of size, then one.
+//
+// Shapes and dtypes
+//   As in portable.cuh, HEAD_DIM up to 256, T float, Half or BFloat16.
+//
+// Layout (shared memory)
+//   Q_BUFFERS of q [PARTS][SLABS][BLOCK_M][64], BUFFERS tiles of K or V as hopper_split.cuh lays them out,
+//   then what HopperShared lists.
+//
+// Requires
+//   sm_90a. Any strides. seqlen_q * GROUP_SIZE, the jobs and the tiles below 2^30 each. Workspace: see
+//   workspace_bytes().
+//
+// Launch
+//   a block for each SM, or for each job where there are fewer; 3 warpgroups. Blocks take jobs from a
+//   counter, by sections of heads whose tiles fit in half of L2, in each the longest rows first.
+//
+// Pipeline (items of a ring of buffers: K0, K1, V0, K2, V1, ..., V last)
+//   loading warps   wait q_empty_bar | copy 64 rows of Q, look for tiles that cannot be used -> q_full_bar
+//   copying thread  wait copy_full_bar for a job, empty_bar | announce bytes, copy item -> full_bar
+//   consumer        wait q_full_bar | split Q | then for each tile
+//                   wait full_bar K j+1 | issue S j+1 | wait full_bar V j | issue P j V j
+//                   wait for S j+1 -> empty_bar | its maximum, exponentials and sum
+//                   wait for P V -> empty_bar | add it to O, rescale | split P j+1
+//                   (after the last exponentials -> q_empty_bar)
+//
+// Numerics
+//   The low-order products are issued first: the tensor cores cut off bits at each step. P V starts
+//   from zero for each tile and is added to O in fp32, for the same reason (16-bit inputs: O stays in
+//   the tensor cores). P is multiplied by 2^14 before it is split, the row sum with it. The maximum
+//   is subtracted before the scale is multiplied in. Scales are powers of two and undone exactly: K's and
+//   Q's in the softmax scale, V's when P V is added. Masked keys are set to -inf before the maximum;
+//   key 0 is in the first tile and visible to every row, so a maximum is always finite.
+//   Where a tile of K or V that a job reads cannot be split, or a row of Q, the warpgroup leaves its 64
+//   rows to the portable kernel, which is launched after this one and returns at once elsewhere. Rows
+//   among the 64 that do not see the key in question are then also the portable kernel's.
+//   Fixed order throughout: bitwise the same on repeat and inside any batch.
+//
+// Work
+//   As in portable.cuh; three tensor-core products for each one at fp32. Memory beyond that: the tiles,
+//   written once and read from L2 by the jobs of a head.
+//
+// Versus
+//   portable.cuh: 22 to 101 TFLOP/s at fp32, batch 8, length 512, heads 32/8, head_dim 128 (one H200,
+//   2026-11-30); the versions between are in gqa_attn/README.md.
+//
+// References
+//   PTX ISA, wgmma (fragments, shared-memory matrix layouts), mbarrier, cp.async.bulk.
+//   Dao et al., FlashAttention (2022), section 3; Ootomo and Yokota (2022), fp32 products from fp16 parts.
+#pragma once
+
+#include "cuda/attention/attention.cuh"
+#include "cuda/attention/hopper_split.cuh"
+#include "cuda/ptx/bulk_copy.cuh"
+#include "cuda/ptx/copy_async.cuh"
+#include "cuda/ptx/dependent_launch.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/warpgroup.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace attention {
+
+template <typename T, int HEAD_DIM>
+struct HopperMemory {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  static constexpr int Q_SLAB_BYTES = TILE::BLOCK_M * TILE::ROW_BYTES;
+  static constexpr int Q_PART_BYTES = TILE::SLABS * Q_SLAB_BYTES;
+  static constexpr int Q_BYTES = TILE::PARTS * Q_PART_BYTES;
+  static constexpr int LIMIT = 227 * 1024;
+  static constexpr int ALIGNMENT = 1024;  // of tiles, by the swizzle
+  static constexpr int MIN_BUFFERS = 3;   // K of the next tile and V of this one are read, another is filled
+  static constexpr int MAX_BUFFERS = 8;
+  static constexpr int REST_BYTES =
+      MAX_BUFFERS * (16 + 2 * 8) + 2 * (TILE::BLOCK_M * 4 + 2 * (2 * 8 + 4)) + 2 * 8 + 2 * 4;  // see HopperShared
+  static constexpr int SPACE = LIMIT - ALIGNMENT - REST_BYTES;
+  // The next rows of Q are loaded while these are worked on, where both fit, and the registers to keep book of it
+  // are there: two parts of 128 keys, at head_dim up to 64, leave none.
+  static constexpr int Q_BUFFERS = TILE::PARTS * TILE::BLOCK_N < 256 && 2 * Q_BYTES + MIN_BUFFERS * TILE::TILE_BYTES <= SPACE ? 2 : 1;
+  static constexpr int BUFFERS = smaller(MAX_BUFFERS, (SPACE - Q_BUFFERS * Q_BYTES) / TILE::TILE_BYTES);
+  static constexpr int BYTES = ALIGNMENT + Q_BUFFERS * Q_BYTES + BUFFERS * TILE::TILE_BYTES + REST_BYTES;
+  static_assert(BUFFERS >= MIN_BUFFERS, "shared memory must hold this many tiles");
+};
+
+// Registers of a thread; a block's 3 warpgroups share 504. Two buffers of Q take more for their bookkeeping.
+constexpr int producer_registers(int q_buffers) { return q_buffers == 1 ? 40 : 56; }
+constexpr int consumer_registers(int q_buffers) { return q_buffers == 1 ? 232 : 224; }
+
+struct HopperArguments {
+  const void* q;
+  int64_t q_stride[4];
+  bool q_vectors;
+  int seqlen_q;
+  int seqlen_k;
+  int num_kv_heads;
+  int heads;             // batch * num_kv_heads
+  int heads_in_section;  // that share L2
+  int row_tiles;
+  int kv_tiles;
+  float exponent_scale;
+  const unsigned char* tiles;
+  const TileScale* scales;
+  int* next_job;            // jobs handed out beyond the first of each block
+  unsigned char* finished;  // [heads][row_tiles][half]: not zero where this kernel has written the rows
+  void* out;
+};
+
+// The packed rows of one (batch, kv head) that a block works on at a time. Jobs are numbered by
+// sections of heads, in each the longest rows first.
+template <int GROUP_SIZE, int BLOCK_M, int BLOCK_N>
+struct HopperJob {
+  int head;  // batch * num_kv_heads + kv_head
+  int row_tile;
+  int first_row;
+  int rows_here;
+  int num_tiles;  // of keys
+
+  __device__ __forceinline__ HopperJob(int job, const HopperArguments& a) {
+    const int section = job / (a.heads_in_section * a.row_tiles);
+    const int place = job % (a.heads_in_section * a.row_tiles);
+    const int heads_here = min(a.heads_in_section, a.heads - section * a.heads_in_section);
+    head = section * a.heads_in_section + place % heads_here;
+    row_tile = a.row_tiles - 1 - place / heads_here;
+    first_row = row_tile * BLOCK_M;
+    rows_here = min(BLOCK_M, a.seqlen_q * GROUP_SIZE - first_row);
+    const int last_time = (first_row + rows_here - 1) / GROUP_SIZE;
+    num_tiles = (min(last_time + 1, a.seqlen_k) + BLOCK_N - 1) / BLOCK_N;
+  }
+};
+
+constexpr int LOADER_THREADS = 96;  // that have Q copied
+constexpr int LOADER_BAR = 1;       // their hardware barrier, and of each consumer warpgroup
+constexpr int CONSUMER_BAR = 2;
+
+template <bool B>
+struct Constant {
+  static constexpr bool VALUE = B;
+};
+
+// A place in the ring of buffers, and how often it has come round.
+template <int BUFFERS>
+struct Ring {
+  int buffer = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++buffer == BUFFERS) {
+      buffer = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Shared memory, found from its first aligned byte.
+template <typename T, int HEAD_DIM>
+struct HopperShared {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  static constexpr int TILES = Smem::Q_BUFFERS * Smem::Q_BYTES;
+  static constexpr int SCALES = TILES + Smem::BUFFERS * TILE::TILE_BYTES;
+  static constexpr int FULL_BARS = SCALES + Smem::BUFFERS * static_cast<int>(sizeof(TileScale));
+  static constexpr int EMPTY_BARS = FULL_BARS + Smem::BUFFERS * 8;
+  static constexpr int Q_FULL_BARS = EMPTY_BARS + Smem::BUFFERS * 8;
+  static constexpr int Q_EMPTY_BARS = Q_FULL_BARS + Smem::Q_BUFFERS * 2 * 8;
+  static constexpr int COPY_BARS = Q_EMPTY_BARS + Smem::Q_BUFFERS * 2 * 8;
+  static constexpr int Q_SCALES = COPY_BARS + 2 * 8;
+  static constexpr int JOBS = Q_SCALES + Smem::Q_BUFFERS * TILE::BLOCK_M * 4;
+  static_assert(JOBS + (Smem::Q_BUFFERS * 2 + 2) * 4 + Smem::ALIGNMENT <= Smem::BYTES, "what is counted must be all");
+
+  unsigned char* base;
+
+  __device__ __forceinline__ explicit HopperShared(unsigned char* bytes)
+      : base(bytes + (0u - ptx::shared_address(bytes)) % Smem::ALIGNMENT) {}
+  __device__ __forceinline__ unsigned char* q(int buffer) const { return base + buffer * Smem::Q_BYTES; }
+  __device__ __forceinline__ unsigned char* tile(int buffer) const { return base + TILES + buffer * TILE::TILE_BYTES; }
+  __device__ __forceinline__ TileScale& scale(int buffer) const {
+    return reinterpret_cast<TileScale*>(base + SCALES)[buffer];
+  }
+  __device__ __forceinline__ ptx::Barrier* full_bar(int buffer) const { return bars(FULL_BARS) + buffer; }
+  __device__ __forceinline__ ptx::Barrier* empty_bar(int buffer) const { return bars(EMPTY_BARS) + buffer; }
+  // Of the rows of a buffer that consumer warpgroup `half` has.
+  __device__ __forceinline__ ptx::Barrier* q_full_bar(int buffer, int half) const {
+    return bars(Q_FULL_BARS) + buffer * 2 + half;
+  }
+  __device__ __forceinline__ ptx::Barrier* q_empty_bar(int buffer, int half) const {
+    return bars(Q_EMPTY_BARS) + buffer * 2 + half;
+  }
+  // Of copy_job().
+  __device__ __forceinline__ ptx::Barrier* copy_full_bar() const { return bars(COPY_BARS); }
+  __device__ __forceinline__ ptx::Barrier* copy_empty_bar() const { return bars(COPY_BARS) + 1; }
+  // What each row of Q was multiplied by, inverted.
+  __device__ __forceinline__ float* q_scale(int buffer) const {
+    return reinterpret_cast<float*>(base + Q_SCALES) + buffer * TILE::BLOCK_M;
+  }
+  // For a consumer: twice the job, plus one where its rows are not for it; below zero when there is no more.
+  __device__ __forceinline__ int& job(int buffer, int half) const {
+    return reinterpret_cast<int*>(base + JOBS)[buffer * 2 + half];
+  }
+  // For the copying thread: the job, below zero when there is no more.
+  __device__ __forceinline__ int& copy_job() const { return job(Smem::Q_BUFFERS, 0); }
+  // Among the loading warps.
+  __device__ __forceinline__ int& next_job() const { return job(Smem::Q_BUFFERS, 1); }
+
+ private:
+  __device__ __forceinline__ ptx::Barrier* bars(int offset) const { return reinterpret_cast<ptx::Barrier*>(base + offset); }
+};
+
+// How the rows of Q are moved: LANES lanes share a row, each with VECTORS chunks of it.
+template <typename T, int HEAD_DIM>
+struct HopperQueries {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  static constexpr int ROWS = TILE::BLOCK_M / 2;  // a consumer warpgroup's
+  static constexpr int LANES = TILE::PADDED == 64 ? 16 : 32;
+  static constexpr int VECTORS = (TILE::PADDED + LANES * CHUNK - 1) / (LANES * CHUNK);
+  static constexpr int VECTOR_BYTES = CHUNK * static_cast<int>(sizeof(T));
+
+  // Where a chunk of a row lies until it is split: the row has the very bytes its parts will have.
+  __device__ __forceinline__ static unsigned char* raw(unsigned char* q_smem, int row, int vector) {
+    const int byte = vector * VECTOR_BYTES;
+    return q_smem + byte / TILE::ROW_BYTES * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES + byte % TILE::ROW_BYTES;
+  }
+
+  // Starts copying rows; `bar` gets this thread's arrival when its copies are done.
+  template <int THREADS, int GROUP_SIZE>
+  __device__ __forceinline__ static void copy(unsigned char* q_smem, const PackedRows<T, GROUP_SIZE>& from, int rows_here,
+                                              int thread, ptx::Barrier* bar) {
+    asm volatile("" : "+r"(thread));  // or what follows from it would be kept in registers
+#pragma unroll 1
+    for (int row = thread / LANES; row < rows_here; row += THREADS / LANES) {
+      const T* row_gmem = from.row(row);
+#pragma unroll 1
+      for (int vector = thread % LANES; vector * CHUNK < HEAD_DIM; vector += LANES) {
+        if (from.vectors) {
+          ptx::copy_async<VECTOR_BYTES>(raw(q_smem, row, vector), row_gmem + vector * CHUNK);
+        } else {
+#pragma unroll 1
+          for (int e = 0; e < smaller(CHUNK, HEAD_DIM - vector * CHUNK); ++e)
+            reinterpret_cast<T*>(raw(q_smem, row, vector))[e] = row_gmem[(vector * CHUNK + e) * from.inner_stride];
+        }
+      }
+    }
+    if (from.vectors)
+      ptx::barrier_arrive_after_copies(bar);
+    else
+      ptx::barrier_arrive(bar);
+  }
+
+  // Scales each row by a power of two and writes its parts over it; rows from rows_here on are zero.
+  // For the 128 threads of a warpgroup. Returns whether this thread saw a row that cannot be split.
+  __device__ __forceinline__ static bool split(unsigned char* q_smem, float* scale_smem, int rows_here) {
+    constexpr int STEP = 128 / LANES;
+    constexpr int BATCH = 8 / VECTORS;  // rows a lane has at a time
+    static_assert(ROWS % (STEP * BATCH) == 0, "every batch must be whole");
+    const int thread = threadIdx.x % 128;
+    const int lane = thread % LANES;
+    bool is_bad = false;
+#pragma unroll 1
+    for (int start = thread / LANES; start < ROWS; start += STEP * BATCH) {
+      float x[BATCH][VECTORS][CHUNK];
+      uint32_t largest[BATCH];
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int row = start + i * STEP;
+        largest[i] = 0;
+#pragma unroll
+        for (int part = 0; part < VECTORS; ++part) {
+          const int vector = part * LANES + lane;
+          Vec4<T> loaded = {};
+          if (row < rows_here && vector * CHUNK < HEAD_DIM)
+            loaded = *reinterpret_cast<const Vec4<T>*>(raw(q_smem, row, vector));
+#pragma unroll
+          for (int e = 0; e < CHUNK; ++e) {
+            x[i][part][e] = vector * CHUNK + e < HEAD_DIM ? to_accumulator(loaded.x[e]) : 0.0f;
+            largest[i] = max(largest[i], magnitude_bits(x[i][part][e]));
+          }
+        }
+      }
+#pragma unroll
+      for (int offset = 1; offset < LANES; offset *= 2)
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+          largest[i] = max(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], offset));
+      __syncwarp();  // every lane has its part of the rows: they can be overwritten
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int row = start + i * STEP;
+        const float scale = split_scale<T>(largest[i]);
+        is_bad = is_bad || scale == 0;
+        if (lane == 0) scale_smem[row] = inverse_power(scale);
+#pragma unroll
+        for (int part = 0; part < VECTORS; ++part) {
+          const int dim = (part * LANES + lane) * CHUNK;
+          if (TILE::PADDED % (LANES * CHUNK) != 0 && dim >= TILE::PADDED) continue;
+          unsigned char* place = q_smem + dim / 64 * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES +
+                                 (dim % 64 / 8 ^ row % 8) * 16 + dim % 8 * 2;
+          float(&y)[CHUNK] = x[i][part];
+#pragma unroll
+          for (int e = 0; e < CHUNK; ++e) y[e] *= scale;
+          const uint2 high = make_uint2(pack_halves(y[0], y[1]), pack_halves(y[2], y[3]));
+          *reinterpret_cast<uint2*>(place) = high;
+          if (TILE::PARTS == 2)
+            *reinterpret_cast<uint2*>(place + Smem::Q_PART_BYTES) =
+                make_uint2(pack_remainders(y[0], y[1], high.x), pack_remainders(y[2], y[3], high.y));
+        }
+      }
+    }
+    return is_bad;
+  }
+};
+
+// What a consumer warpgroup holds, and its steps.
+template <typename T, int HEAD_DIM, int P_PARTS>
+struct HopperConsumer {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  static constexpr int PARTS = TILE::PARTS;
+  static constexpr int BLOCK_N = TILE::BLOCK_N;
+  static constexpr bool PROMOTE = PARTS == 2;
+  // Columns of O that one product covers; fewer where O itself takes half of the registers.
+  static constexpr int COLUMNS = TILE::PADDED % 128 != 0 || (PROMOTE && TILE::PADDED > 128) ? 64 : 128;
+  static constexpr int COLUMN_BLOCKS = TILE::PADDED / COLUMNS;
+  static constexpr int K_STEPS = BLOCK_N / 16;
+  // One part of P leaves an error of up to 2^-12 of each weight. Errors of many weights partly cancel: of 16-bit
+  // inputs the second part is left out where the squares of a row's weights sum to less than 1 / 32, and what
+  // is left is 2e-5 of the values, a fifth of the tolerance, in the mean.
+  static constexpr bool LOW_IS_OPTIONAL = P_PARTS == 2 && PARTS == 1;
+  static constexpr float P_SCALE = P_PARTS == 2 ? 16384.0f : 1.0f;  // or the second part would be denormal
+
+  float o[COLUMN_BLOCKS][COLUMNS / 2];
+  float s[BLOCK_N / 2];
+  uint32_t p[P_PARTS][K_STEPS][4];
+  float row_max[2];  // of S times Q's scale
+  float row_sum[2];  // this lane's share, times P_SCALE
+  float row_square[LOW_IS_OPTIONAL ? 2 : 1];  // the same of the squares
+  bool low_matters = P_PARTS == 2;  // whether P's second part does
+
+  // S = Q K^T for the tile at k_address; runs on.
+  __device__ __forceinline__ void issue_scores(uint32_t q_address, uint32_t k_address) {
+    asm volatile("" : "+r"(q_address));  // or every step's descriptor would be kept in a register
+    k_address = __shfl_sync(0xffffffffu, k_address, 0);  // known to be uniform: descriptors need uniform registers
+    const ptx::Operand q(q_address, 0), k(k_address, 0);
+    constexpr int STEPS = (HEAD_DIM + 15) / 16;
+#pragma unroll
+    for (int pass = 0; pass < 2 * PARTS - 1; ++pass) {
+      const int q_part = PARTS == 2 && pass == 0, k_part = pass == 1;
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        const int inner = step % 4 * 32;
+        const uint64_t a = q.at(q_part * Smem::Q_PART_BYTES + step / 4 * Smem::Q_SLAB_BYTES + inner);
+        const uint64_t b = k.at(k_part * TILE::PART_BYTES + step / 4 * TILE::SLAB_BYTES + inner);
+        if (pass == 0 && step == 0)
+          ptx::wgmma_shared<false>(s, a, b);
+        else
+          ptx::wgmma_shared<true>(s, a, b);
+      }
+    }
+    ptx::wgmma_commit();
+  }
+
+  // target (+)= P V for one block of columns of the tile at v_address; runs on. WITH_LOW: with P's second part.
+  template <bool WITH_LOW>
+  __device__ __forceinline__ void issue_values(float (&target)[COLUMNS / 2], uint32_t v_address, int block) {
+    v_address = __shfl_sync(0xffffffffu, v_address, 0);
+    const ptx::Operand v(v_address + block * (COLUMNS / 64) * TILE::SLAB_BYTES, TILE::SLAB_BYTES);
+    constexpr int PASSES = P_PARTS + PARTS - 1;
+#pragma unroll
+    for (int pass = 0; pass < PASSES; ++pass) {
+      const int p_part = P_PARTS == 2 && pass == 0, v_part = PARTS == 2 && pass == 1;
+      if (P_PARTS == 2 && pass == 0 && !WITH_LOW) continue;
+#pragma unroll
+      for (int step = 0; step < K_STEPS; ++step) {
+        const uint64_t b = v.at(v_part * TILE::PART_BYTES + step * 16 * TILE::ROW_BYTES);
+        if (PROMOTE && pass == 0 && step == 0)
+          ptx::wgmma_registers<false>(target, p[p_part][step], b);
+        else
+          ptx::wgmma_registers<true>(target, p[p_part][step], b);
+      }
+    }
+    ptx::wgmma_commit();
+  }
+
+  // Hides keys: row i sees the first limit[i] of this tile.
+  __device__ __forceinline__ void mask(const int (&limit)[2]) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; ++i)
+      if (i / 4 * 8 + column + i % 2 >= limit[i / 2 % 2]) s[i] = minus_infinity(0.0f);
+  }
+
+  // S becomes P_SCALE * exp(S - max); returns what O must be multiplied by.
+  __device__ __forceinline__ void exponentials(const float (&row_scale)[2], const TileScale& scale, float (&rescale)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float before = row_max[half] * scale.k;
+      float max = before;
+#pragma unroll
+      for (int i = half * 2; i < BLOCK_N / 2; i += 4) max = fmaxf(max, fmaxf(s[i], s[i + 1]));
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
+      const float factor = row_scale[half] * scale.k_inverse;
+      rescale[half] = exponential(before - max, factor);
+      row_max[half] = max * scale.k_inverse;
+      float even = 0, odd = 0, square = 0;
+#pragma unroll
+      for (int i = half * 2; i < BLOCK_N / 2; i += 4) {
+        s[i] = exponential(s[i] - max, factor);
+        s[i + 1] = exponential(s[i + 1] - max, factor);
+        if (P_SCALE != 1.0f) s[i] *= P_SCALE, s[i + 1] *= P_SCALE;
+        even += s[i];
+        odd += s[i + 1];
+        if constexpr (LOW_IS_OPTIONAL) square += s[i] * s[i] + s[i + 1] * s[i + 1];
+      }
+      row_sum[half] = row_sum[half] * rescale[half] + (even + odd);
+      if constexpr (LOW_IS_OPTIONAL)
+        row_square[half] = row_square[half] * rescale[half] * rescale[half] + square;
+    }
+    if constexpr (LOW_IS_OPTIONAL) {
+      // A lane's quarter stands for its rows: 32 times the squares against the square of four times the sum.
+      low_matters = ptx::any_of<128>(CONSUMER_BAR + threadIdx.x / 128 - 1, 8 * row_square[0] > row_sum[0] * row_sum[0] ||
+                                                                               8 * row_square[1] > row_sum[1] * row_sum[1]);
+    }
+  }
+
+  __device__ __forceinline__ void split_weights() {
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float x = s[step * 8 + i * 2], y = s[step * 8 + i * 2 + 1];
+        p[0][step][i] = pack_halves(x, y);
+        if constexpr (P_PARTS == 2)
+          if (low_matters) p[1][step][i] = pack_remainders(x, y, p[0][step][i]);
+      }
+  }
+
+  __device__ __forceinline__ void rescale_output(const float (&rescale)[2]) {
+    if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < COLUMNS / 2; ++i) o[block][i] *= rescale[i / 2 % 2];
+  }
+};
+
+template <typename T, int GROUP_SIZE>
+__device__ __forceinline__ PackedRows<T, GROUP_SIZE> query_rows(const HopperArguments& a, int head, int first_row) {
+  const int64_t batch = head / a.num_kv_heads;
+  const int64_t kv_head = head % a.num_kv_heads;
+  return {static_cast<const T*>(a.q) + batch * a.q_stride[0] + kv_head * GROUP_SIZE * a.q_stride[2],
+          first_row, a.q_stride[1], a.q_stride[2], a.q_stride[3], a.q_vectors};
+}
+
+// The three warps that have Q copied: takes jobs and hands them on.
+template <typename T, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem,
+                                              int thread) {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  using Queries = HopperQueries<T, HEAD_DIM>;
+  const int jobs = arguments.heads * arguments.row_tiles;
+  int job = blockIdx.x;
+#pragma unroll 1
+  for (int turn = 0;; ++turn) {
+    if (thread == 0) {
+      ptx::barrier_wait(smem.copy_empty_bar(), turn % 2 ^ 1);
+      smem.copy_job() = job < jobs ? job : -1;
+      ptx::barrier_arrive(smem.copy_full_bar());
+    }
+    const bool is_first = job < static_cast<int>(gridDim.x);
+    if (Smem::Q_BUFFERS == 1 && !is_first && job < jobs && arguments.q_vectors) {
+      // Halfway already, while the rows before are in use.
+      constexpr int LINES = (HEAD_DIM * static_cast<int>(sizeof(T)) + 127) / 128;
+      const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job, arguments);
+      const PackedRows<T, GROUP_SIZE> rows = query_rows<T, GROUP_SIZE>(arguments, here.head, here.first_row);
+#pragma unroll 1
+      for (int i = thread; i < here.rows_here * LINES; i += LOADER_THREADS)
+        ptx::prefetch_to_l2(rows.row(i / LINES) + i % LINES * (128 / sizeof(T)));
+    }
+    bool is_bad = false;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      ptx::barrier_wait(smem.q_empty_bar(turn % Smem::Q_BUFFERS, half), turn / Smem::Q_BUFFERS % 2 ^ 1);
+      asm volatile("" : "+r"(job));  // worked out again, so that registers are free between
+      const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job < jobs ? job : 0, arguments);
+      const int rows_here = job < jobs ? here.rows_here - half * Queries::ROWS : 0;
+      Queries::template copy<LOADER_THREADS>(
+          smem.q(turn % Smem::Q_BUFFERS) + half * Queries::ROWS * TILE::ROW_BYTES,
+          query_rows<T, GROUP_SIZE>(arguments, here.head, here.first_row + half * Queries::ROWS),
+          min(Queries::ROWS, rows_here), thread, smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
+      if (half == 0 && job < jobs) {
+        if (is_first) ptx::wait_for_previous_kernel();  // the tiles are there
+        if (thread == 0) smem.next_job() = gridDim.x + atomicAdd(arguments.next_job, 1);
+        const TileScale* scales = arguments.scales + static_cast<int64_t>(here.head) * arguments.kv_tiles;
+#pragma unroll 1
+        for (int i = thread; i < here.num_tiles; i += LOADER_THREADS) is_bad = is_bad || !scales[i].is_good();
+        is_bad = ptx::any_of<LOADER_THREADS>(LOADER_BAR, is_bad);
+      }
+      if (thread == 0) {
+        smem.job(turn % Smem::Q_BUFFERS, half) = job < jobs ? job * 2 + is_bad : -1;
+        ptx::barrier_arrive(smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
+      }
+    }
+    if (job >= jobs) return;
+    job = smem.next_job();
+    ptx::sync_threads<LOADER_THREADS>(LOADER_BAR);
+  }
+}
+
+// The one thread that has K and V copied.
+template <typename T, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem) {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  Ring<Smem::BUFFERS> ring;
+  ptx::wait_for_previous_kernel();  // the tiles are there
+#pragma unroll 1
+  for (int turn = 0;; ++turn) {
+    ptx::barrier_wait(smem.copy_full_bar(), turn % 2);
+    const int job = smem.copy_job();
+    ptx::barrier_arrive(smem.copy_empty_bar());
+    if (job < 0) return;
+    const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job, arguments);
+    const int64_t first_tile = static_cast<int64_t>(here.head) * arguments.kv_tiles;
+#pragma unroll 1
+    for (int item = 0; item < 2 * here.num_tiles; ++item) {
+      // K0, K1, V0, K2, V1, ..., V last
+      const bool is_v = item > 0 && (item % 2 == 0 || item == 2 * here.num_tiles - 1);
+      const int tile = item % 2 == 0 ? (is_v ? item / 2 - 1 : 0) : (item + (is_v ? 0 : 1)) / 2;
+      ptx::barrier_wait(smem.empty_bar(ring.buffer), ring.parity ^ 1);
+      ptx::Barrier* bar = smem.full_bar(ring.buffer);
+      ptx::barrier_arrive_expecting(bar, TILE::TILE_BYTES + (is_v ? 0 : static_cast<int>(sizeof(TileScale))));
+      ptx::bulk_copy(smem.tile(ring.buffer), arguments.tiles + ((first_tile + tile) * 2 + is_v) * TILE::TILE_BYTES,
+                     TILE::TILE_BYTES, bar);
+      if (!is_v) ptx::bulk_copy(&smem.scale(ring.buffer), &arguments.scales[first_tile + tile], sizeof(TileScale), bar);
+      ring.next();
+    }
+  }
+}
+
+// A consumer warp's way past `count` items that it does not need.
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void skip(const HopperShared<T, HEAD_DIM>& smem, Ring<HopperMemory<T, HEAD_DIM>::BUFFERS>& ring,
+                                     int count) {
+#pragma unroll 1
+  for (; count > 0; --count) {
+    ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::barrier_arrive(smem.empty_bar(ring.buffer));
+    ring.next();
+  }
+}
+
+// Splits a consumer warpgroup's rows of Q; returns whether they are for it, and leaves word for the portable kernel.
+template <typename T, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem, int job,
+                                           int q_buffer) {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Queries = HopperQueries<T, HEAD_DIM>;
+  const int half = threadIdx.x / 128 - 1;
+  const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job / 2, arguments);
+  bool is_left = Queries::split(smem.q(q_buffer) + half * Queries::ROWS * TILE::ROW_BYTES,
+                                smem.q_scale(q_buffer) + half * Queries::ROWS, here.rows_here - half * Queries::ROWS);
+  ptx::async_proxy_fence();
+  is_left = ptx::any_of<128>(CONSUMER_BAR + half, is_left || job % 2 != 0);
+  if (threadIdx.x % 128 == 0)
+    arguments.finished[(static_cast<int64_t>(here.head) * arguments.row_tiles + here.row_tile) * 2 + half] = !is_left;
+  return !is_left;
+}
+
+// A job whose rows are left to the portable kernel.
+template <typename T, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void pass_over(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem, int job,
+                                          int q_buffer, Ring<HopperMemory<T, HEAD_DIM>::BUFFERS>& ring) {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::barrier_arrive(smem.q_empty_bar(q_buffer, threadIdx.x / 128 - 1));
+  skip(smem, ring, 2 * HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N>(job, arguments).num_tiles);
+}
+
+// One consumer warpgroup's share of a job.
+template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
+__device__ __forceinline__ void attend(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem,
+                                       int job, int q_buffer, Ring<HopperMemory<T, HEAD_DIM>::BUFFERS>& ring) {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  using Consumer = HopperConsumer<T, HEAD_DIM, P_PARTS>;
+  constexpr int BLOCK_N = TILE::BLOCK_N;
+  const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> here(job, arguments);
+  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);  // known to be uniform
+  const int lane = threadIdx.x % 32;
+  const int row_in_tile = threadIdx.x / 32 * 16 - 64 + lane / 4;  // this lane has it and the eighth after it
+  const uint32_t q_address = ptx::shared_address(smem.q(q_buffer)) + warpgroup * 64 * TILE::ROW_BYTES;
+  const uint32_t tile_address = ptx::shared_address(smem.tile(0));
+  const auto release = [&](ptx::Barrier* bar) {
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(bar);
+  };
+  // Rows past the last keep the last one's keys; they are not stored.
+  const int first_row = here.first_row + warpgroup * 64;
+  const int last_time = min((first_row + 63) / GROUP_SIZE, arguments.seqlen_q - 1);
+  const int my_tiles = min(here.num_tiles, (min(last_time + 1, arguments.seqlen_k) + BLOCK_N - 1) / BLOCK_N);
+  const int seen_by_all = min(first_row / GROUP_SIZE + 1, arguments.seqlen_k);
+  Consumer c;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    c.row_max[half] = minus_infinity(0.0f);
+    c.row_sum[half] = 0;
+    if constexpr (Consumer::LOW_IS_OPTIONAL) c.row_square[half] = 0;
+  }
+#pragma unroll
+  for (int block = 0; block < Consumer::COLUMN_BLOCKS; ++block)
+#pragma unroll
+    for (int i = 0; i < Consumer::COLUMNS / 2; ++i) c.o[block][i] = 0;
+  float partial[Consumer::PROMOTE ? Consumer::COLUMNS / 2 : 1];
+  float rescale[2];
+
+  ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
+  TileScale scale = smem.scale(ring.buffer);
+  ptx::wgmma_fence();
+  c.issue_scores(q_address, tile_address + ring.buffer * TILE::TILE_BYTES);
+  ptx::wgmma_wait<0>();
+  ptx::hold(c.s);
+  release(smem.empty_bar(ring.buffer));
+  ring.next();
+  const auto exponentials = [&](bool is_last) {
+    const float* q_scale = smem.q_scale(q_buffer) + row_in_tile;
+    c.exponentials({arguments.exponent_scale * q_scale[0], arguments.exponent_scale * q_scale[8]}, scale, rescale);
+    if (is_last) release(smem.q_empty_bar(q_buffer, threadIdx.x / 128 - 1));
+  };
+  const auto mask = [&](int first_key) {
+    if (seen_by_all >= first_key + BLOCK_N) return;
+    asm volatile("" : "+r"(job));  // worked out again, so that the registers are free elsewhere
+    const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> masked(job, arguments);
+    int limit[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = masked.first_row + row_in_tile + half * 8;
+      limit[half] = min(row / GROUP_SIZE + 1, arguments.seqlen_k) - first_key;
+    }
+    c.mask(limit);
+  };
+  mask(0);
+  exponentials(my_tiles == 1);
+  c.split_weights();
+
+  const auto issue_values = [&](uint32_t v_address, auto with_low) {
+    ptx::wgmma_fence();
+    if constexpr (Consumer::PROMOTE) {
+      c.template issue_values<true>(partial, v_address, 0);
+    } else {
+#pragma unroll
+      for (int block = 0; block < Consumer::COLUMN_BLOCKS; ++block)
+        c.template issue_values<decltype(with_low)::VALUE>(c.o[block], v_address, block);
+    }
+  };
+  // Adds P V of the tile at `v_address` to O, once issue_values() has begun it.
+  const auto add_values = [&](uint32_t v_address, float v_inverse) {
+    ptx::wgmma_wait<0>();
+    if constexpr (Consumer::PROMOTE) {
+#pragma unroll
+      for (int block = 0; block < Consumer::COLUMN_BLOCKS; ++block) {
+        if (block > 0) {
+          ptx::wgmma_fence();
+          c.template issue_values<true>(partial, v_address, block);
+          ptx::wgmma_wait<0>();
+        }
+        ptx::hold(partial);
+#pragma unroll
+        for (int i = 0; i < Consumer::COLUMNS / 2; ++i) c.o[block][i] += partial[i] * v_inverse;
+      }
+    } else {
+#pragma unroll
+      for (int block = 0; block < Consumer::COLUMN_BLOCKS; ++block) ptx::hold(c.o[block]);
+    }
+  };
+  // No product may be under way where the code branches on whether P's second part matters.
+  const auto step = [&](int tile, auto with_low) {
+    const Ring<Smem::BUFFERS> k_place = ring;
+    ring.next();
+    const Ring<Smem::BUFFERS> v_place = ring;
+    ring.next();
+    const uint32_t v_address = tile_address + v_place.buffer * TILE::TILE_BYTES;
+    const float v_inverse = scale.v_inverse;
+    ptx::barrier_wait(smem.full_bar(k_place.buffer), k_place.parity);
+    ptx::hold(c.s);
+    ptx::wgmma_fence();
+    c.issue_scores(q_address, tile_address + k_place.buffer * TILE::TILE_BYTES);
+    ptx::barrier_wait(smem.full_bar(v_place.buffer), v_place.parity);
+    issue_values(v_address, with_low);
+    scale = smem.scale(k_place.buffer);
+    ptx::wgmma_wait<(Consumer::PROMOTE ? 1 : Consumer::COLUMN_BLOCKS)>();
+    ptx::hold(c.s);
+    release(smem.empty_bar(k_place.buffer));
+    mask(tile * BLOCK_N);
+    exponentials(tile == my_tiles - 1);
+    add_values(v_address, v_inverse);
+    release(smem.empty_bar(v_place.buffer));
+    if constexpr (!Consumer::PROMOTE) {  // O is in units of its last tile of V
+      const float change = scale.v * v_inverse;
+      rescale[0] *= change;
+      rescale[1] *= change;
+    }
+    c.rescale_output(rescale);
+    c.split_weights();
+  };
+
+#pragma unroll 1
+  for (int tile = 1; tile < my_tiles; ++tile) {
+    if (!Consumer::LOW_IS_OPTIONAL || c.low_matters)
+      step(tile, Constant<true>());
+    else
+      step(tile, Constant<false>());
+  }
+
+  asm volatile("" : "+r"(job));  // worked out again, so that the loop above need not hold it
+  const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> done(job, arguments);
+
+  // A warpgroup whose rows end before its neighbour's passes over the items it does not need.
+  int items_left = 2 * (done.num_tiles - my_tiles);
+  if (items_left > 0) skip(smem, ring, 1);
+  ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
+  const uint32_t v_address = tile_address + ring.buffer * TILE::TILE_BYTES;
+  if (!Consumer::LOW_IS_OPTIONAL || c.low_matters) {
+    issue_values(v_address, Constant<true>());
+    add_values(v_address, scale.v_inverse);
+  } else {
+    issue_values(v_address, Constant<false>());
+    add_values(v_address, scale.v_inverse);
+  }
+  release(smem.empty_bar(ring.buffer));
+  ring.next();
+  skip(smem, ring, items_left - 1);
+
+  const int64_t batch = done.head / arguments.num_kv_heads;
+  const int64_t kv_head = done.head % arguments.num_kv_heads;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = c.row_sum[half];
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    float normalise = reciprocal(sum);
+    if (!Consumer::PROMOTE) normalise *= scale.v_inverse;
+    const int row = row_in_tile + half * 8;
+    if (row >= done.rows_here) continue;
+    const int packed = done.first_row + row;
+    OUT* out = static_cast<OUT*>(arguments.out) +
+               (((batch * arguments.seqlen_q + packed / GROUP_SIZE) * arguments.num_kv_heads + kv_head) * GROUP_SIZE +
+                packed % GROUP_SIZE) *
+                   HEAD_DIM;
+#pragma unroll
+    for (int block = 0; block < Consumer::COLUMN_BLOCKS; ++block)
+#pragma unroll
+      for (int i = half * 2; i < Consumer::COLUMNS / 2; i += 4) {
+        const int dim = block * Consumer::COLUMNS + i / 4 * 8 + lane % 4 * 2;
+        struct alignas(2 * sizeof(OUT)) Pair {
+          OUT x, y;
+        };
+        const Pair pair = {from_accumulator<OUT>(c.o[block][i] * normalise),
+                           from_accumulator<OUT>(c.o[block][i + 1] * normalise)};
+        if (HEAD_DIM % 2 == 0) {
+          if (HEAD_DIM == TILE::PADDED || dim < HEAD_DIM) *reinterpret_cast<Pair*>(out + dim) = pair;
+        } else {
+          if (dim < HEAD_DIM) out[dim] = pair.x;
+          if (dim + 1 < HEAD_DIM) out[dim + 1] = pair.y;
+        }
+      }
+  }
+}
+
+template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
+__global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_constant__ HopperArguments arguments) {
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  constexpr int CONSUMER_WARPS = 8;
+  extern __shared__ unsigned char smem_bytes[];
+  const HopperShared<T, HEAD_DIM> smem(smem_bytes);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Smem::BUFFERS; ++i) {
+      ptx::barrier_init(smem.full_bar(i), 1);
+      ptx::barrier_init(smem.empty_bar(i), CONSUMER_WARPS);
+    }
+    for (int i = 0; i < Smem::Q_BUFFERS * 2; ++i) {
+      ptx::barrier_init(smem.q_full_bar(0, i), LOADER_THREADS + 1);
+      ptx::barrier_init(smem.q_empty_bar(0, i), CONSUMER_WARPS / 2);
+    }
+    ptx::barrier_init(smem.copy_full_bar(), 1);
+    ptx::barrier_init(smem.copy_empty_bar(), 1);
+    ptx::barrier_init_fence();
+  }
+  __syncthreads();
+
+  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  if (warpgroup == 0) {
+    ptx::give_registers<producer_registers(Smem::Q_BUFFERS)>();
+    if (threadIdx.x >= 32)
+      hand_out_jobs<T, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
+    else if (threadIdx.x == 0)
+      copy_tiles<T, HEAD_DIM, GROUP_SIZE>(arguments, smem);
+  } else {
+    ptx::take_registers<consumer_registers(Smem::Q_BUFFERS)>();
+    Ring<Smem::BUFFERS> ring;
+#pragma unroll 1
+    for (int turn = 0;; ++turn) {
+      const int q_buffer = turn % Smem::Q_BUFFERS;
+      ptx::barrier_wait(smem.q_full_bar(q_buffer, threadIdx.x / 128 - 1), turn / Smem::Q_BUFFERS % 2);
+      const int job = __shfl_sync(0xffffffffu, smem.job(q_buffer, threadIdx.x / 128 - 1), 0);  // known to be uniform
+      if (job < 0) break;
+      if (split_rows<T, HEAD_DIM, GROUP_SIZE>(arguments, smem, job, q_buffer))
+        attend<T, OUT, HEAD_DIM, GROUP_SIZE, P_PARTS>(arguments, smem, job / 2, q_buffer, ring);
+      else
+        pass_over<T, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
+    }
+  }
+}
+
+template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS = 2>
+struct HopperKernel {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  using Portable = PortableKernel<T, OUT, false, HEAD_DIM, GROUP_SIZE>;
+  static constexpr auto FUNCTION = hopper_attention_kernel<T, OUT, HEAD_DIM, GROUP_SIZE, P_PARTS>;
+  static constexpr auto SPLIT = split_kernel<T, HEAD_DIM>;
+  static_assert(Smem::BYTES <= Smem::LIMIT, "shared memory must fit one block on an SM");
+  static_assert(TILE::BLOCK_M / 2 % Portable::TILE::BLOCK_M == 0, "a portable block must lie in one half");
+
+  // Loads the kernels on the current device. After this a launch may be captured in a graph.
+  static cudaError_t prepare() {
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, SPLIT);
+    if (error != cudaSuccess) return error;
+    return cudaFuncSetAttribute(FUNCTION, cudaFuncAttributeMaxDynamicSharedMemorySize, Smem::BYTES);
+  }
+
+  static int64_t seen_keys(const AttentionParams& p) { return p.seqlen_k < p.seqlen_q ? p.seqlen_k : p.seqlen_q; }
+  static int64_t kv_tiles(const AttentionParams& p) { return (seen_keys(p) + TILE::BLOCK_N - 1) / TILE::BLOCK_N; }
+  static int64_t row_tiles(const AttentionParams& p) {
+    return (p.seqlen_q * GROUP_SIZE + TILE::BLOCK_M - 1) / TILE::BLOCK_M;
+  }
+
+  static bool serves(const AttentionParams& p) {
+    constexpr int64_t LIMIT = int64_t(1) << 30;
+    const int64_t heads = p.batch * p.num_kv_heads;
+    return p.seqlen_k > 0 && p.seqlen_q * GROUP_SIZE < LIMIT && kv_tiles(p) * heads < LIMIT && row_tiles(p) * heads < LIMIT;
+  }
+
+  // The tiles, 2 * 2 * PARTS * PADDED bytes a key of a kv head (head_dim 128 in fp32: as many as K and V), their scales,
+  // and a byte for each row tile.
+  static int64_t workspace_bytes(const AttentionParams& p) {
+    const int64_t heads = p.batch * p.num_kv_heads;
+    return heads * (kv_tiles(p) * (2 * TILE::TILE_BYTES + static_cast<int64_t>(sizeof(TileScale))) + 2 * row_tiles(p)) + 16;
+  }
+
+  // `workspace`: workspace_bytes() aligned to 128.
+  static cudaError_t launch(const AttentionParams& p, void* workspace, cudaStream_t stream) {
+    const int64_t heads = p.batch * p.num_kv_heads;
+    unsigned char* tiles = static_cast<unsigned char*>(workspace);
+    TileScale* scales = reinterpret_cast<TileScale*>(tiles + heads * kv_tiles(p) * 2 * TILE::TILE_BYTES);
+    int* next_job = reinterpret_cast<int*>(scales + heads * kv_tiles(p));
+    unsigned char* finished = reinterpret_cast<unsigned char*>(next_job + 4);
+    int device = 0, processors = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) return error;
+
+    SplitArguments split = {};
+    split.k = p.k;
+    split.v = p.v;
+    for (int i = 0; i < 4; ++i) {
+      split.k_stride[i] = p.k_stride[i];
+      split.v_stride[i] = p.v_stride[i];
+    }
+    split.k_vectors = Portable::rows_are_vectors(p.k, p.k_stride);
+    split.v_vectors = Portable::rows_are_vectors(p.v, p.v_stride);
+    split.seqlen_k = static_cast<int>(seen_keys(p));
+    split.num_kv_heads = static_cast<int>(p.num_kv_heads);
+    split.kv_tiles = static_cast<int>(kv_tiles(p));
+    split.tiles = tiles;
+    split.scales = scales;
+    split.next_job = next_job;
+    SPLIT<<<static_cast<unsigned>(heads * kv_tiles(p) * 2), SplitLaunch<T, HEAD_DIM>::THREADS, 0, stream>>>(split);
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+
+    HopperArguments a = {};
+    a.q = p.q;
+    for (int i = 0; i < 4; ++i) a.q_stride[i] = p.q_stride[i];
+    a.q_vectors = Portable::rows_are_vectors(p.q, p.q_stride);
+    a.seqlen_q = static_cast<int>(p.seqlen_q);
+    a.seqlen_k = split.seqlen_k;
+    a.num_kv_heads = split.num_kv_heads;
+    a.heads = static_cast<int>(heads);
+    a.row_tiles = static_cast<int>(row_tiles(p));
+    a.kv_tiles = split.kv_tiles;
+    constexpr int64_t SECTION_BYTES = 24 << 20;  // half of an H100's or H200's L2
+    const int64_t fit = SECTION_BYTES / (kv_tiles(p) * 2 * TILE::TILE_BYTES);
+    a.heads_in_section = static_cast<int>(fit < 1 ? 1 : fit < heads ? fit : heads);
+    a.exponent_scale = exponent_scale(p.softmax_scale, 0.0f);
+    a.tiles = tiles;
+    a.scales = scales;
+    a.next_job = next_job;
+    a.finished = finished;
+    a.out = p.out;
+    cudaLaunchAttribute early = {};  // see ptx::wait_for_previous_kernel()
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    const int64_t jobs = heads * row_tiles(p);
+    config.gridDim = dim3(static_cast<unsigned>(jobs < processors ? jobs : processors));
+    config.blockDim = dim3(384);
+    config.dynamicSmemBytes = Smem::BYTES;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    error = cudaLaunchKernelEx(&config, FUNCTION, a);
+    if (error != cudaSuccess) return error;
+    return Portable::launch(p, stream, {finished, TILE::BLOCK_M / 2, 2 * row_tiles(p)});
+  }
+};
+
+// The kernels of one specialisation on Hopper, and which of them serves a call: by shape and layout, never by batch.
+template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE>
+struct HopperAttention {
+  using Others = Attention<T, OUT, false, HEAD_DIM, GROUP_SIZE>;
+  using Hopper = HopperKernel<T, OUT, HEAD_DIM, GROUP_SIZE>;
+  static_assert(ARCH == 900, "wgmma exists on sm_90a alone");
+  // Fewer steps are one of the others' in less time (gqa_attn/README.md has the measurement).
+  static constexpr int64_t MIN_SEQLEN = 48;
+
+  static int32_t prepare() {
+    const cudaError_t error = Hopper::prepare();
+    return error == cudaSuccess ? Others::prepare() : error;
+  }
+
+  static int32_t launch(const AttentionParams& params, void* stream) {
+    if constexpr (Others::HAS_SHORT) {
+      if (ShortKernel<T, OUT, false, HEAD_DIM, GROUP_SIZE>::serves(params)) return Others::launch(params, stream);
+    }
+    if (params.seqlen_q < MIN_SEQLEN || !Hopper::serves(params)) return Others::launch(params, stream);
+    void* workspace = params.allocate(params.allocator, Hopper::workspace_bytes(params));
+    if (workspace == nullptr) return cudaErrorMemoryAllocation;
+    return Hopper::launch(params, workspace, static_cast<cudaStream_t>(stream));
+  }
+};
+
+}  // namespace attention

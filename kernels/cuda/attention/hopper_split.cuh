@@ -1,0 +1,219 @@
+// Before the Hopper attention kernel: K and V as tiles of scaled fp16 parts, laid out as the tensor
+// cores read them.
+//
+// Algorithm
+//   A block takes one tile, BLOCK_N keys of K or of V of one (batch, kv head). It finds the largest
+//   magnitude, scales the tile by a power of two that brings it near 2^14, and writes each element
+//   as PARTS halves, x = hi + lo. Elements past head_dim and past the last key are zero.
+//
+// Shapes and dtypes
+//   k and v [batch, seqlen_k, num_kv_heads, HEAD_DIM] of float, Half or BFloat16, any strides.
+//   tiles [batch * num_kv_heads][kv_tiles][K, V][PARTS][SLABS][BLOCK_N][64] of fp16.
+//   scales [batch * num_kv_heads][kv_tiles] of TileScale.
+//
+// Layout
+//   A slab is 64 head_dim elements wide: rows of 128 bytes, the 16-byte chunk c of row r at place
+//   c ^ (r % 8). The attention kernel copies a tile into shared memory as it is.
+//
+// Requires
+//   sm_90. Rows that are contiguous and aligned are read four elements at a time.
+//
+// Launch
+//   a block for each tile, THREADS threads.
+//
+// Numerics
+//   Two parts hold 22 bits of an element, down to 2^-39 of the tile's largest. A tile cannot be split
+//   where an element is not finite, where a row's largest magnitude is more than 2^16 below the
+//   tile's, or where that is beyond 2^+-40: its scale is 0, and the rows that would read it are
+//   left to the portable kernel.
+//
+// Work
+//   Memory: K and V read once, as many bytes written (half as many for 16-bit inputs: one part).
+#pragma once
+
+#include "cuda/attention/portable.cuh"
+#include "cuda/attention/short.cuh"
+#include "cuda/ptx/dependent_launch.cuh"
+
+namespace attention {
+
+// How the Hopper kernel cuts up a problem.
+template <typename T, int HEAD_DIM>
+struct HopperTile {
+  static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;  // fp16 parts of an element of q, k and v
+  static constexpr int SLABS = (HEAD_DIM + 63) / 64;
+  static constexpr int PADDED = SLABS * 64;
+  static constexpr int ROW_BYTES = 128;  // of a slab
+  static constexpr int BLOCK_M = 128;
+  static constexpr int BLOCK_N = PADDED <= 64 ? 128 : PADDED <= 128 ? 64 * (3 - PARTS) : 32 * (3 - PARTS);
+  static constexpr int SLAB_BYTES = BLOCK_N * ROW_BYTES;
+  static constexpr int PART_BYTES = SLABS * SLAB_BYTES;
+  static constexpr int TILE_BYTES = PARTS * PART_BYTES;
+};
+
+// The powers of two a tile's K and V were multiplied by, and their inverses; all of K's or V's are
+// zero where it could not be split.
+struct alignas(16) TileScale {
+  float k;
+  float k_inverse;
+  float v;
+  float v_inverse;
+
+  __device__ __forceinline__ bool is_good() const { return k != 0 && v != 0; }
+};
+
+constexpr int SPLIT_TARGET = 14;     // the exponent of the largest magnitude after scaling
+constexpr int SPLIT_LIMIT = 40;      // of its exponent before
+constexpr int SPLIT_ROW_RANGE = 16;  // how far a row's largest may lie below
+
+// A power of two for a largest magnitude given as the bits of a float, or 0 where there is none.
+// bfloat16 and fp16 keep a scale of one where all their bits fit, so that neighbouring tiles agree.
+template <typename T>
+__device__ __forceinline__ float split_scale(uint32_t largest) {
+  if (largest == 0) return 1.0f;
+  const int exponent = static_cast<int>(largest >> 23) - 127;
+  if constexpr (sizeof(T) == 2) {
+    if (!IS_BFLOAT16<T>) return exponent < 16 ? 1.0f : 0.0f;
+    if (exponent >= -6 && exponent <= SPLIT_TARGET) return 1.0f;
+  }
+  if (exponent < -SPLIT_LIMIT || exponent > SPLIT_LIMIT) return 0.0f;
+  return __uint_as_float(static_cast<uint32_t>(127 + SPLIT_TARGET - exponent) << 23);
+}
+__device__ __forceinline__ float inverse_power(float power) {
+  return power == 0 ? 0.0f : __uint_as_float((254u << 23) - __float_as_uint(power));
+}
+__device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// Two floats as a pair of halves, x in the lower bits.
+__device__ __forceinline__ uint32_t pack_halves(float x, float y) {
+  uint32_t result;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(y), "f"(x));
+  return result;
+}
+// What pack_halves() rounded away, as another pair.
+__device__ __forceinline__ uint32_t pack_remainders(float x, float y, uint32_t packed) {
+  return pack_halves(x - half_bits_to_float(static_cast<uint16_t>(packed)),
+                     y - half_bits_to_float(static_cast<uint16_t>(packed >> 16)));
+}
+
+struct SplitArguments {
+  const void* k;
+  const void* v;
+  int64_t k_stride[4];
+  int64_t v_stride[4];
+  bool k_vectors;
+  bool v_vectors;
+  int seqlen_k;
+  int num_kv_heads;
+  int kv_tiles;
+  unsigned char* tiles;
+  TileScale* scales;
+  int* next_job;
+};
+
+template <typename T, int HEAD_DIM>
+struct SplitLaunch {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  static constexpr int WIDTH = 8;  // elements a thread moves as one unit: 16 bytes of a part
+  static constexpr int UNITS_PER_ROW = TILE::PADDED / WIDTH;
+  static constexpr int STEPS = 4;  // units a thread moves
+  static constexpr int THREADS = TILE::BLOCK_N * UNITS_PER_ROW / STEPS;
+  static_assert(THREADS % 32 == 0 && TILE::BLOCK_N % 32 == 0, "whole warps move, and look at, whole rows");
+};
+
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(SplitLaunch<T, HEAD_DIM>::THREADS) split_kernel(const __grid_constant__ SplitArguments arguments) {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Launch = SplitLaunch<T, HEAD_DIM>;
+  constexpr int THREADS = Launch::THREADS;
+  constexpr int BLOCK_N = TILE::BLOCK_N;
+  constexpr int WIDTH = Launch::WIDTH;
+  constexpr int UNITS_PER_ROW = Launch::UNITS_PER_ROW;
+  constexpr int STEPS = Launch::STEPS;
+  __shared__ uint32_t row_largest_smem[BLOCK_N];
+
+  ptx::let_next_kernel_start();
+  const bool is_v = blockIdx.x % 2;
+  const int tile = blockIdx.x / 2 % arguments.kv_tiles;
+  const int head = blockIdx.x / 2 / arguments.kv_tiles;  // batch * num_kv_heads + kv_head
+  const int64_t* stride = is_v ? arguments.v_stride : arguments.k_stride;
+  const T* gmem = static_cast<const T*>(is_v ? arguments.v : arguments.k) +
+                  head / arguments.num_kv_heads * stride[0] + head % arguments.num_kv_heads * stride[2];
+  const bool vectors = is_v ? arguments.v_vectors : arguments.k_vectors;
+  const int keys_left = arguments.seqlen_k - tile * BLOCK_N;
+  for (int row = threadIdx.x; row < BLOCK_N; row += THREADS) row_largest_smem[row] = 0;
+
+  Vec4<T> x[STEPS][WIDTH / CHUNK];
+#pragma unroll
+  for (int i = 0; i < STEPS; ++i) {
+    const int unit = threadIdx.x + i * THREADS;
+    const int row = unit / UNITS_PER_ROW;
+    const int dim = unit % UNITS_PER_ROW * WIDTH;
+    const T* from = gmem + (static_cast<int64_t>(tile) * BLOCK_N + row) * stride[1] + dim * stride[3];
+#pragma unroll
+    for (int part = 0; part < WIDTH; part += CHUNK) {
+      Vec4<T> loaded = {};
+      const int left = row < keys_left ? HEAD_DIM - dim - part : 0;
+      if (vectors) {
+        if (left >= CHUNK) loaded = *reinterpret_cast<const Vec4<T>*>(from + part);
+      } else {
+#pragma unroll
+        for (int e = 0; e < CHUNK; ++e)
+          if (e < left) loaded.x[e] = from[(part + e) * stride[3]];
+      }
+      x[i][part / CHUNK] = loaded;
+    }
+  }
+  const auto element = [&](int i, int e) { return to_accumulator(x[i][e / CHUNK].x[e % CHUNK]); };
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < STEPS; ++i) {
+    uint32_t largest = 0;  // of the bits: a NaN is larger than infinity
+#pragma unroll
+    for (int e = 0; e < WIDTH; ++e) largest = max(largest, magnitude_bits(element(i, e)));
+#pragma unroll
+    for (int offset = 1; offset < 8; offset *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+    if (threadIdx.x % 8 == 0) atomicMax(&row_largest_smem[(threadIdx.x + i * THREADS) / UNITS_PER_ROW], largest);
+  }
+  __syncthreads();
+  uint32_t largest = 0, smallest_row = 0x7f800000u;
+#pragma unroll
+  for (int row = 0; row < BLOCK_N; row += 32) {
+    const uint32_t here = row_largest_smem[row + threadIdx.x % 32];
+    largest = max(largest, here);
+    if (here != 0) smallest_row = min(smallest_row, here);
+  }
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  smallest_row = __reduce_min_sync(0xffffffffu, smallest_row);
+  float scale = split_scale<T>(largest);
+  // fp16 is taken as it is, whatever its range.
+  if ((sizeof(T) == 4 || IS_BFLOAT16<T>) && (smallest_row >> 23) + SPLIT_ROW_RANGE < (largest >> 23)) scale = 0;
+  if (threadIdx.x == 0) {
+    if (blockIdx.x == 0) *arguments.next_job = 0;
+    TileScale& out = arguments.scales[static_cast<int64_t>(head) * arguments.kv_tiles + tile];
+    *reinterpret_cast<float2*>(is_v ? &out.v : &out.k) = make_float2(scale, inverse_power(scale));
+  }
+  if (scale == 0) return;
+
+  unsigned char* to = arguments.tiles + static_cast<int64_t>(blockIdx.x) * TILE::TILE_BYTES;
+#pragma unroll
+  for (int i = 0; i < STEPS; ++i) {
+    const int unit = threadIdx.x + i * THREADS;
+    const int row = unit / UNITS_PER_ROW;
+    const int chunk = unit % UNITS_PER_ROW;
+    uint32_t high[WIDTH / 2], low[WIDTH / 2];
+#pragma unroll
+    for (int e = 0; e < WIDTH; e += 2) {
+      const float even = element(i, e) * scale, odd = element(i, e + 1) * scale;
+      high[e / 2] = pack_halves(even, odd);
+      if (TILE::PARTS == 2) low[e / 2] = pack_remainders(even, odd, high[e / 2]);
+    }
+    unsigned char* place =
+        to + chunk / 8 * TILE::SLAB_BYTES + row * TILE::ROW_BYTES + (chunk % 8 ^ row % 8) * 16;
+    *reinterpret_cast<uint4*>(place) = make_uint4(high[0], high[1], high[2], high[3]);
+    if (TILE::PARTS == 2)
+      *reinterpret_cast<uint4*>(place + TILE::PART_BYTES) = make_uint4(low[0], low[1], low[2], low[3]);
+  }
+}
+
+}  // namespace attention
