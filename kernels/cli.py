@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kernels import cli_evaluate
 from kernels.errors import KernelsError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kernels.jit.spec import KernelSpec
     from kernels.problem import Problem, Request
 
-__all__ = ["main"]
+__all__ = ["UsageError", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KernelsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except _UsageError as error:
+    except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="random shapes for each problem and device (default: 4)",
     )
+    cli_evaluate.add_pair(check)
     check.set_defaults(run=_check)
 
     doctor = verbs.add_parser(
@@ -92,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--group-size", nargs="+", type=int, metavar="G", help="(default: the default inputs')"
     )
+    cli_evaluate.add_pair(build)
     build.set_defaults(run=_build)
 
     cache = verbs.add_parser("cache", help="list, verify or empty the cache of compiled kernels")
@@ -107,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("clear", help="remove every entry").set_defaults(run=_cache_clear)
 
     bench = verbs.add_parser("bench", help="time a problem beside its peers, or the first call ('bench jit')")
-    bench.add_argument("packages", nargs="+", metavar="PACKAGE", help="problem packages, or jit")
+    bench.add_argument("packages", nargs="*", metavar="PACKAGE", help="problem packages, or jit")
     bench.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is a GPU)")
     bench.add_argument(
         "--shape",
@@ -134,7 +137,9 @@ def _parser() -> argparse.ArgumentParser:
         "--no-plain", action="store_true", help="bench jit: leave out the plain load_inline (a minute)"
     )
     bench.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    cli_evaluate.add_pair(bench)
     bench.set_defaults(run=_bench)
+    cli_evaluate.add_verbs(verbs)
     return parser
 
 
@@ -156,6 +161,8 @@ def _assignment(text: str) -> tuple[str, int]:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    if _is_pair(arguments):
+        return cli_evaluate.check_pair(arguments)
     from rich.console import Console
 
     from kernels.evaluate.check import failed, plan, prepare, run, targets
@@ -185,12 +192,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
     except ImportError as error:  # the one verb that must speak without its dependencies
         for check in checks:
             print(f"{'ok' if check.ok else 'MISSING'}: {check.name}: {check.detail} {check.fix}".rstrip())
-        raise _UsageError(f"{error}; fix: pip install -e .") from error
+        raise UsageError(f"{error}; fix: pip install -e .") from error
     doctor_report(Console(), checks)
     return 1 if any(check.required and not check.ok for check in checks) else 0
 
 
 def _build(arguments: argparse.Namespace) -> int:
+    if _is_pair(arguments):
+        return cli_evaluate.build_pair(arguments)
     from rich.console import Console
 
     from kernels.device import cuda_arch_name
@@ -259,6 +268,10 @@ def _cache_clear(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    if _is_pair(arguments):
+        return cli_evaluate.bench_pair(arguments)
+    if not arguments.packages:
+        raise UsageError("give a PACKAGE, jit, or both --reference FILE and --candidate FILE")
     from rich.console import Console
 
     from kernels.report.json import json_text
@@ -330,10 +343,21 @@ def _startup_results(arguments: argparse.Namespace) -> list:
     ]
 
 
+def _is_pair(arguments: argparse.Namespace) -> bool:
+    """Whether two files were named; the judge then does in its own processes what the verb says."""
+    if not (arguments.reference or arguments.candidate):
+        return False
+    if arguments.packages:
+        raise UsageError(
+            "give PACKAGE names or a pair of files, not both; evaluate takes PACKAGE --candidate FILE"
+        )
+    return True
+
+
 # -- what several verbs need -----------------------------------------------------------------
 
 
-class _UsageError(Exception):
+class UsageError(Exception):
     """The command line asks for something that is not there."""
 
 
@@ -343,7 +367,7 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise _UsageError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def _problems(names: Sequence[str]) -> list[Problem]:

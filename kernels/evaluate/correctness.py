@@ -8,13 +8,23 @@ dtypes), its own error against float64 is the yardstick.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.evaluate.evaluation import OutputError
 from kernels.evaluate.result import Comparison, OracleComparison
 from kernels.problem import Tolerance
 
-__all__ = ["compare", "compare_with_oracle", "largest_error"]
+__all__ = [
+    "Bounds",
+    "bounds_of",
+    "compare",
+    "compare_with_oracle",
+    "largest_error",
+    "output_error",
+    "timed_bounds",
+]
 
 # Elements compared at a time: a difference in float64 of a large output would not fit beside it.
 _CHUNK = 1 << 24
@@ -113,3 +123,178 @@ def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         flat, position = divmod(flat, size)
         index.append(position)
     return tuple(reversed(index))
+
+
+# -- for the judge: any dtype, with everything a report shows ------------------------------------
+
+# By how many units of the dtype's precision an output may be further from float64 than 8 (or,
+# for short dtypes, 2) times the reference's own error. Summing 16384 products in a row
+# instead of in blocks costs 30 units of float32; TF32 inputs cost over a thousand.
+_UNITS = {"long": 64.0, "short": 2.0}
+_RATIO = {"long": 8.0, "short": 2.0}
+# Where the reference's own error is the only yardstick (logits in the thousands), one near tie carries
+# the whole error, and rounding another way moves it tenfold; TF32 moves it a thousandfold.
+_RATIO_ALONE = 32.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When an output is right.
+
+    An element is bad when it differs from the reference by more than ``atol + rtol * |reference|``;
+    unless ``strict``, only when it is also further from float64 than allowed. An output is
+    bad when its largest error against float64 is above ``ratio * (the reference's own) + floor``,
+    where floor is ``floor + units * eps * (the largest magnitude)``.
+    """
+
+    atol: float
+    rtol: float
+    ratio: float
+    floor: float
+    units: float = 0.0
+    strict: bool = False
+
+
+def bounds_of(dtype: torch.dtype, tolerance: Tolerance | None) -> Bounds:
+    """A problem package's own tolerance, or what a plain file's outputs of ``dtype`` are held to.
+
+    Plain files: 1e-4 absolute and relative for float32, 1e-9 for float64, four units of
+    precision for shorter dtypes; integers and booleans exactly.
+    """
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return Bounds(0.0, 0.0, 0.0, 0.0, strict=True)
+    if tolerance is not None:
+        t = tolerance
+        ratio = max(t.oracle_ratio, _RATIO_ALONE) if math.isinf(t.atol) else t.oracle_ratio
+        return Bounds(t.atol, t.rtol, ratio, t.oracle_floor, strict=True)
+    eps = torch.finfo(dtype).eps
+    width = "long" if eps < 1e-6 else "short"
+    close = 1e-9 if eps < 1e-12 else max(1e-4, 4 * eps)
+    return Bounds(close, close, _RATIO[width], 8 * eps if width == "long" else 0.0, _UNITS[width])
+
+
+def timed_bounds(dtype: torch.dtype, tolerance: Tolerance | None, allowed: float) -> Bounds:
+    """Bounds for timed calls, whose contents differ from the trial that ``allowed`` was found on."""
+    bounds = bounds_of(dtype, tolerance)
+    return replace(bounds, atol=bounds.atol + 2 * allowed)
+
+
+def output_error(
+    path: str,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    oracle: torch.Tensor | None,
+    bounds: Bounds,
+    *,
+    own_error: float | None = None,
+    allowed_error: float | None = None,
+) -> OutputError:
+    """Every figure of one output; ``got`` and ``expected`` have one shape and dtype.
+
+    ``oracle`` is the float64 result. Where the error that is allowed is known already (a
+    timed call is held to the default trial's), it is given with ``own_error`` instead of found here.
+    """
+    shape, is_complex = tuple(expected.shape), expected.is_complex()
+    dtype = str(expected.dtype).removeprefix("torch.")
+    if got.is_complex():
+        got, expected = torch.view_as_real(got), torch.view_as_real(expected)
+        oracle = None if oracle is None else torch.view_as_real(oracle)
+    got, expected = got.detach().reshape(-1), expected.detach().reshape(-1)
+    oracle = None if oracle is None else oracle.detach().reshape(-1)
+    error = None
+    if oracle is not None:
+        error = largest_error(got, oracle)
+        own_error = largest_error(expected, oracle) if own_error is None else own_error
+        if allowed_error is None:
+            allowed_error = _allowed(expected, oracle, own_error, bounds)
+    atol = bounds.atol
+    if oracle is None and not bounds.strict:
+        # Where everything is small, an absolute tolerance would let zeros pass.
+        atol = min(atol, 0.01 * _largest(expected))
+    worst = _Worst()
+    for start in range(0, expected.numel(), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        near = None if oracle is None or bounds.strict else (oracle[part], allowed_error or 0.0)
+        worst.add(got[part], expected[part], near, atol, bounds.rtol, start)
+    total = expected.numel()
+    first = worst.first
+    return OutputError(
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        max_abs=worst.max_abs,
+        mean_abs=worst.sum_abs / total if total else 0.0,
+        max_rel=worst.max_rel,
+        mean_rel=worst.sum_rel / total if total else 0.0,
+        mismatched=worst.bad,
+        total=total,
+        atol=atol,
+        rtol=bounds.rtol,
+        first_bad=None if first is None else _unravel(first, (*shape, 2) if is_complex else shape),
+        got=None if first is None else float(got[first].item()),
+        expected=None if first is None else float(expected[first].item()),
+        oracle_error=error,
+        reference_error=own_error if oracle is not None else None,
+        allowed_error=allowed_error if oracle is not None else None,
+        own_error_units=_units(error, own_error),
+    )
+
+
+class _Worst:
+    """Figures gathered chunk by chunk."""
+
+    def __init__(self) -> None:
+        self.max_abs = self.max_rel = self.sum_abs = self.sum_rel = 0.0
+        self.bad = 0
+        self.first: int | None = None
+
+    def add(
+        self,
+        got: torch.Tensor,
+        expected: torch.Tensor,
+        near: tuple[torch.Tensor, float] | None,
+        atol: float,
+        rtol: float,
+        start: int,
+    ) -> None:
+        a, b = got.to(torch.float64), expected.to(torch.float64)
+        difference, magnitude = _distance(a, b), b.abs()
+        relative = torch.where(magnitude > 0, difference / magnitude, torch.zeros_like(difference))
+        relative = relative.nan_to_num(nan=math.inf, posinf=math.inf)
+        self.max_abs = max(self.max_abs, difference.max().item())
+        self.max_rel = max(self.max_rel, relative.max().item())
+        self.sum_abs += difference.sum().item()
+        self.sum_rel += relative.sum().item()
+        close = (difference == 0) | ((difference <= atol + rtol * magnitude) & difference.isfinite())
+        if not got.dtype.is_floating_point:
+            close = got == expected  # float64 does not hold every int64
+        if near is not None:
+            close |= _distance(a, near[0].to(torch.float64)) <= near[1]
+        bad = ~close
+        count = int(bad.sum().item())
+        if count and self.first is None:
+            self.first = start + int(bad.to(torch.uint8).argmax().item())
+        self.bad += count
+
+
+def _allowed(expected: torch.Tensor, oracle: torch.Tensor, own_error: float, bounds: Bounds) -> float:
+    if not expected.dtype.is_floating_point:
+        return math.inf
+    scale = _largest(oracle)
+    floor = bounds.floor if bounds.strict else min(bounds.floor, 1e-3 * scale)
+    return bounds.ratio * own_error + floor + bounds.units * torch.finfo(expected.dtype).eps * scale
+
+
+def _largest(values: torch.Tensor) -> float:
+    worst = 0.0
+    for start in range(0, values.numel(), _CHUNK):
+        part = values[start : start + _CHUNK].to(torch.float64).abs()
+        finite = part[part.isfinite()]
+        worst = max(worst, finite.max().item() if finite.numel() else 0.0)
+    return worst
+
+
+def _units(error: float | None, own_error: float | None) -> float | None:
+    if error is None or not own_error:
+        return None
+    return error / own_error

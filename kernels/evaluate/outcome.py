@@ -1,0 +1,92 @@
+"""From what ended a worker to a status: the one table of who is to blame for what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernels.evaluate.evaluation import Finding
+from kernels.evaluate.isolation import WorkerFailed
+from kernels.evaluate.status import Status
+from kernels.evaluate.verdict import FAILURE
+
+__all__ = ["failure_finding", "reference_finding", "status_of"]
+
+_OF_KIND = {
+    "timeout": Status.TIMEOUT,
+    "memory": Status.OUT_OF_MEMORY,
+    "died": Status.RUNTIME_ERROR,
+    "protocol": Status.RUNTIME_ERROR,
+}
+_MEMORY_TYPES = {"OutOfMemoryError", "MemoryError"}
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+_COMPILE_TYPES = {"CompileError", "CompilationError", "NVRTCError", "CppCompileError", "BuildError"}
+_COMPILE_WORDS = (
+    "error building extension",
+    "error compiling objects",
+    "ninja: build stopped",
+    "nvrtc: error",
+)
+_TOOL_TYPES = {"ToolchainError"}
+# What a worker's own code may say of a candidate; an exception of the candidate could claim anything.
+_CLAIMS = (Status.INVALID_CANDIDATE, Status.WRONG_OUTPUT)
+
+
+def status_of(failure: WorkerFailed) -> Status:
+    """The status that a candidate's failure comes to."""
+    if failure.kind != "error":
+        return _OF_KIND[failure.kind]
+    reply = failure.reply
+    bases = reply.get("bases")
+    bases = {str(base) for base in bases} if isinstance(bases, list) else set()
+    bases.add(str(reply.get("type")))
+    text = str(reply.get("text", "")).lower()
+    for claim in _CLAIMS:
+        if reply.get("status") == claim.value:
+            return claim
+    if bases & _MEMORY_TYPES or any(words in text for words in _MEMORY_WORDS):
+        return Status.OUT_OF_MEMORY
+    if bases & _TOOL_TYPES:
+        return Status.TOOL_ERROR
+    if bases & _COMPILE_TYPES or any(words in text for words in _COMPILE_WORDS):
+        return Status.COMPILE_ERROR
+    return Status.RUNTIME_ERROR
+
+
+def failure_finding(stage: str, failure: WorkerFailed) -> Finding:
+    """The finding that a candidate ended its own evaluation during ``stage``."""
+    status = status_of(failure)
+    return Finding(
+        FAILURE,
+        "violation",
+        stage,
+        f"during {stage} the candidate {_words(failure)}",
+        evidence={"status": status.value, "kind": failure.kind, **_trace(failure)},
+    )
+
+
+def reference_finding(failure: WorkerFailed, device: str) -> Finding:
+    """The finding that the reference does not work here."""
+    message = f"the reference {_words(failure)}"
+    if device == "cpu" and _wants_a_gpu(failure):
+        message = f"the reference needs a GPU, and this evaluation is on the CPU: {failure.detail}"
+    return Finding(
+        FAILURE,
+        "violation",
+        "reference",
+        message,
+        evidence={"status": Status.INVALID_REFERENCE.value, "kind": failure.kind, **_trace(failure)},
+    )
+
+
+def _words(failure: WorkerFailed) -> str:
+    return f"raised {failure.detail}" if failure.kind == "error" else failure.detail
+
+
+def _trace(failure: WorkerFailed) -> dict[str, Any]:
+    trace = str(failure.reply.get("traceback", ""))
+    return {"traceback": trace} if trace else {}
+
+
+def _wants_a_gpu(failure: WorkerFailed) -> bool:
+    words = ("not compiled with cuda", "no nvidia driver", "no cuda gpus", "no cuda-capable")
+    return any(word in failure.detail.lower() for word in words)

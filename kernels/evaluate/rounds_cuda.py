@@ -1,0 +1,175 @@
+"""The rounds on CUDA: eager and graph replay, warm and cold L2, beside what the CPU's rounds do.
+
+Content nobody has seen is timed in one pass by the host's clock (row "candidate, new
+content"), before the CUDA timer warms up on it. The timer's own rows follow; after
+every batch the outputs it left are fetched and compared. What the timer says is held against
+the judge's clock too: eager times to the long batches of the clock check, replays to how much
+longer a request with more of them takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from kernels.evaluate.clocks import Sampler
+from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection
+from kernels.evaluate.isolation import WorkerFailed
+from kernels.evaluate.rounds import Rounds
+from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, REPEATED, graph_clock_finding
+from kernels.evaluate.statistics import summarise
+from kernels.evaluate.trials import CandidateFailed
+from kernels.evaluate.unavailable import Unavailable
+
+__all__ = ["CudaRounds"]
+
+_MODES = (("eager", "warm"), ("eager", "cold"), ("graph", "warm"), ("graph", "cold"))
+_SAMPLES = 3  # of each row in a round
+_BATCH_SECONDS = 0.25
+# A route this slow is timed eagerly and warm alone, one call a sample.
+_SLOW_SECONDS = 0.05
+_SLOPE_SAMPLES = (5, 45)
+
+
+@dataclass
+class CudaRounds(Rounds):
+    """As :class:`Rounds`, on the current CUDA device."""
+
+    fresh: str = FRESH
+    _batches: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    _calls_of: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    _note_of: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    _slow: set[str] = field(default_factory=set)
+
+    def run(self) -> TimingSection:
+        """All rounds, with the clocks recorded from this process."""
+        try:
+            sampler = Sampler(_this_gpu())
+        except Unavailable as error:
+            self.trials.skipped["clocks"] = str(error)
+            return super().run()
+        try:
+            sampler.start()
+            section = super().run()
+            return replace(section, clocks=sampler.stop())
+        except Unavailable as error:
+            self.trials.skipped["clocks"] = str(error)
+            return super().run()
+        finally:
+            sampler.close()
+
+    def _timed_here(self, routes: Sequence[str]) -> Sequence[str]:
+        return ()
+
+    def _plan(self, routes: list[str]) -> None:
+        super()._plan(routes)
+        for name in routes:
+            ask, worker = self.asked(name)
+            ask("time", route=name, sets=1, passes=1)
+            ask("time", route=name, sets=1, passes=1)
+            if worker.outside_s > _SLOW_SECONDS:
+                self._slow.add(name)
+
+    def _between(self, number: int, routes: Sequence[str]) -> None:
+        names = [CANDIDATE, *routes] if number % 2 else [*routes, CANDIDATE]
+        for mode, cache in _MODES:
+            for name in names:
+                if name in self._slow and (mode, cache) != ("eager", "warm"):
+                    continue
+                self._batch(number, name, mode, cache)
+
+    def _batch(self, number: int, name: str, mode: str, cache: str) -> None:
+        key = (name, mode, cache)
+        if key in self._note_of and key not in self._batches:
+            return  # it failed once, and the note says why
+        if name == CANDIDATE:
+            self._load()
+        samples = 1 if name in self._slow else _SAMPLES
+        reply = self._ask(name, mode, cache, samples)
+        if "failed" in reply:
+            self._note_of[key] = str(reply["failed"])[:300]
+            return
+        self._batches.setdefault(key, []).extend(_times(reply))
+        self._calls_of[key] = int(reply["calls"])
+        self._note_of[key] = str(reply.get("note", ""))[:300]
+        if name == CANDIDATE and reply.get("complete"):
+            self._check_outputs(number, self._calls[self.fresh], f", {mode}, {cache} L2")
+
+    def _ask(self, name: str, mode: str, cache: str, samples: int) -> dict[str, Any]:
+        words = {
+            "mode": mode,
+            "cache": cache,
+            "sets": self._calls[self.fresh],
+            "samples": samples,
+            "budget": _BATCH_SECONDS,
+        }
+        if name == CANDIDATE:
+            return self.trials.ask_candidate("time", "cuda_time", **words)
+        ask, _ = self.asked(name)
+        return ask("cuda_time", route=name, **words)
+
+    def _section(self, routes: list[str]) -> TimingSection:
+        rows = [
+            summarise(
+                name,
+                mode,
+                cache,
+                taken,
+                self._calls_of[name, mode, cache],
+                note=self._note_of[name, mode, cache],
+            )
+            for (name, mode, cache), taken in self._batches.items()
+        ]
+        rows += [
+            TimingRow(*key, note=note) for key, note in self._note_of.items() if key not in self._batches
+        ]
+        rows += [self._row(name) for name in (FRESH, REPEATED, CLOCK)]
+        rows.sort(key=lambda row: (row.name != CANDIDATE, _MODES.index((row.mode, row.cache))))
+        section = self._judged(tuple(rows))
+        self._check_graph_clock(section)
+        reply = self.trials.ask_candidate("time", "kernels_seen", sets=self._calls[self.fresh])
+        seen = reply.get("kernels_seen")
+        if not isinstance(seen, int) or isinstance(seen, bool):
+            raise CandidateFailed("time", WorkerFailed("protocol", "does not say how many kernels ran"))
+        if seen == 0:
+            self.findings.append(
+                Finding("no-kernel", "violation", "launches", "a call puts nothing on the GPU that times it")
+            )
+        return replace(section, kernels_seen=seen)
+
+    def _check_graph_clock(self, section: TimingSection) -> None:
+        """Replays by the judge's clock: the difference between a short and a long request."""
+        row = next(
+            (r for r in section.rows if (r.name, r.mode, r.cache) == (CANDIDATE, "graph", "warm")), None
+        )
+        if row is None or row.median_us is None:
+            return
+        outside = []
+        for samples in _SLOPE_SAMPLES:
+            words = {"mode": "graph", "cache": "warm", "sets": self._calls[self.fresh]}
+            self.trials.ask_candidate("time", "cuda_time", **words, samples=samples, budget=60.0)
+            outside.append(self.trials.candidate.outside_s)
+        slope_us = (outside[1] - outside[0]) / (_SLOPE_SAMPLES[1] - _SLOPE_SAMPLES[0]) * 1e6
+        finding = graph_clock_finding(row, slope_us)
+        if finding is not None:
+            self.findings.append(finding)
+
+
+def _this_gpu() -> int | str:
+    """The current device as NVML knows it; its index there need not be torch's."""
+    index = torch.cuda.current_device()
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return index if uuid is None else f"GPU-{uuid}"
+
+
+def _times(reply: dict[str, Any]) -> list[float]:
+    """The samples of a reply, which may say anything."""
+    samples = reply.get("samples_us")
+    if isinstance(samples, list) and all(
+        isinstance(each, (int, float)) and 0 < each < 1e12 for each in samples
+    ):
+        return [float(each) for each in samples]
+    raise CandidateFailed("time", WorkerFailed("protocol", f"says samples took {str(samples)[:80]}"))

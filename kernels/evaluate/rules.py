@@ -1,0 +1,170 @@
+"""The rules that follow from samples and figures alone, so that a report can be checked against them.
+
+Nothing here needs torch: the judge applies these functions to what it measured, and
+``python -m kernels verify`` to what a report says was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from kernels.evaluate.evaluation import Finding, OutputError, TimingRow
+
+__all__ = [
+    "CANDIDATE",
+    "CHECKS",
+    "CLOCK",
+    "CLOCK_RULE",
+    "FLOOR",
+    "FRESH",
+    "REPEAT",
+    "REPEATED",
+    "clock_finding",
+    "floor_finding",
+    "graph_clock_finding",
+    "judged",
+    "ratio_of",
+    "repeat_finding",
+    "round_trip_note",
+    "round_trip_of",
+]
+
+# Names of rows.
+CANDIDATE = "candidate"
+REPEATED = "candidate, repeated content"
+CLOCK = "candidate, clock check"
+# On CUDA: one pass over content nobody has seen, by the host's clock. On the CPU the row of the
+# candidate is that.
+FRESH = "candidate, new content"
+CHECKS = (FRESH, REPEATED, CLOCK)
+# Names of rules.
+CLOCK_RULE, REPEAT, FLOOR = "clock", "repeat", "floor"
+
+_HONEST_SHARE = 0.9
+_SHORT_SHARE = 0.6
+_REPEAT_RATIO = 1.5
+_REPEAT_SHARE = 0.75
+_WAIT_US = 1000.0
+_REPLAY_ALLOWANCE_US = 200.0
+_REPLAY_ALLOWANCE_SHARE = 0.25
+_TRIP = "round trip of a request, us: "
+
+
+def ratio_of(fresh: TimingRow, repeated: TimingRow) -> float | None:
+    """The median on fresh content over that on repeated content, of the rounds that took both."""
+    count = min(len(fresh.samples_us), len(repeated.samples_us))
+    if not count:
+        return None
+    return median(fresh.samples_us[:count]) / median(repeated.samples_us[:count])
+
+
+def repeat_finding(rows: Mapping[str, TimingRow]) -> Finding | None:
+    """Rule "repeat": content seen before costs less than two thirds of content never seen.
+
+    In the median, and in three of four rounds, each of which took both on the same content.
+    """
+    fresh, repeated = rows.get(FRESH) or rows.get(CANDIDATE), rows.get(REPEATED)
+    if fresh is None or repeated is None or not repeated.samples_us:
+        return None
+    pairs = list(zip(fresh.samples_us, repeated.samples_us, strict=False))
+    share = sum(new > _REPEAT_RATIO * seen for new, seen in pairs) / len(pairs)
+    ratio = ratio_of(fresh, repeated) or 1.0
+    if ratio <= _REPEAT_RATIO or share < _REPEAT_SHARE:
+        return None
+    return Finding(
+        REPEAT,
+        "violation",
+        "repeat",
+        f"content it has seen before takes {median(repeated.samples_us):.3g} us, "
+        f"new content {ratio:.2f} times as long",
+        evidence={"ratio": ratio, "rounds": len(pairs), "share_of_rounds": share},
+    )
+
+
+def clock_finding(rows: Mapping[str, TimingRow], round_trip_us: float) -> Finding | None:
+    """Rule "clock": its own account of the time is shorter than the judge's clock saw.
+
+    Decided on batches so long that the round trip hardly shows. Short samples are held
+    to the least that long ones took: content that is new cannot take half of it.
+    """
+    check, candidate = rows.get(CLOCK), rows.get(CANDIDATE)
+    if check is None or candidate is None or not check.samples_us or check.outside_us is None:
+        return None
+    inside, outside = min(check.samples_us), check.outside_us
+    # More round trips, and a wait for the processor, spread over the calls of the batch.
+    allowance = (3 * round_trip_us + _WAIT_US) / check.calls_per_sample
+    evidence = {"inside_us": inside, "outside_us": outside, "allowance_us": allowance}
+    message = ""
+    if inside < _HONEST_SHARE * outside - allowance:
+        message = f"{inside:.3g} us a call by its own clock, {outside:.3g} us by the judge's"
+    elif candidate.median_us is not None:
+        short = candidate.median_us
+        evidence = {"inside_us": short, "outside_us": outside, "allowance_us": 0.0}
+        if short < _SHORT_SHARE * outside:
+            message = (
+                f"{short:.3g} us a call on new content by its own clock, "
+                f"{outside:.3g} us in long batches by the judge's"
+            )
+    return Finding(CLOCK_RULE, "violation", "clock", message, evidence=evidence) if message else None
+
+
+def judged(error: OutputError) -> str:
+    """Why an output with these figures is wrong; empty when it is right. Decides from the figures alone."""
+    where = f"output{error.path}" if error.path else "the output"
+    if error.mismatched and (error.got is None or error.expected is None):
+        return f"{where}: {error.mismatched} of {error.total} elements are wrong"
+    if error.mismatched:
+        return (
+            f"{where}: {error.mismatched} of {error.total} elements differ by more than "
+            f"{error.atol:g} + {error.rtol:g}*|reference|; the first at {error.first_bad}: "
+            f"{error.got:.9g}, the reference has {error.expected:.9g}; the largest difference is "
+            f"{error.max_abs:.3g}"
+        )
+    if error.oracle_error is not None and not error.oracle_error <= (error.allowed_error or 0.0):
+        return (
+            f"{where}: the largest error against float64 is {error.oracle_error:.3g}; the reference's is "
+            f"{error.reference_error:.3g}, which allows {error.allowed_error:.3g}"
+        )
+    return ""
+
+
+def floor_finding(time_us: float, floor_us: float) -> Finding | None:
+    """Rule "floor": faster than any program that reads the inputs and does the work can be."""
+    if time_us >= floor_us:
+        return None
+    return Finding(
+        FLOOR,
+        "violation",
+        "floor",
+        f"{time_us:.3g} us is below the physical floor of {floor_us:.3g} us",
+        evidence={"time_us": time_us, "floor_us": floor_us},
+    )
+
+
+def round_trip_note(round_trip_us: float) -> str:
+    """The note of the clock row that carries the round trip."""
+    return f"{_TRIP}{round_trip_us!r}"
+
+
+def round_trip_of(row: TimingRow) -> float:
+    """What :func:`round_trip_note` wrote. Raises ``ValueError``."""
+    return float(row.note.removeprefix(_TRIP))
+
+
+def graph_clock_finding(row: TimingRow, outside_us: float) -> Finding | None:
+    """Rule "clock" for graph replays: ``outside_us`` is what one more sample costs by the judge's clock."""
+    if row.median_us is None:
+        return None
+    inside = row.median_us * row.calls_per_sample
+    # The wait and the delay of each replay are outside its two events.
+    allowance = _REPLAY_ALLOWANCE_US + _REPLAY_ALLOWANCE_SHARE * inside
+    if inside >= _HONEST_SHARE * outside_us - allowance:
+        return None
+    return Finding(
+        "graph-clock",
+        "violation",
+        "clock",
+        f"a replay takes {inside:.3g} us by its own clock, {outside_us:.3g} us by the judge's",
+        evidence={"inside_us": inside, "outside_us": outside_us, "allowance_us": allowance},
+    )

@@ -1,0 +1,194 @@
+"""What both kinds of worker do with callables: load inputs in place, call, time.
+
+A *set* is one list of inputs. Loading new content into a set whose layout is unchanged
+writes into the memory it has, past torch's version counters, as another framework
+would: whoever remembers an input by its address or version is then wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.evaluate.exchange import map_value
+
+__all__ = ["InputSets", "load_file", "make_sampler", "module_name", "place", "poisoned", "synchroniser"]
+
+_M_PERTURB = -6
+# malloc fills new memory with the complement of this: 0x7f7f..., which is NaN in float16 and
+# above 1e38 in float32 and bfloat16.
+_FILL = 0x80
+_POISON_BYTES = 256 << 20
+
+
+class InputSets:
+    """Inputs by number, each with its storages on the device."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._values: dict[int, Any] = {}
+        self._storages: dict[int, list[torch.Tensor]] = {}
+        self._layouts: dict[int, Any] = {}
+
+    def load(self, number: int, folder: Path, written: Mapping[str, Any]) -> None:
+        """Make set ``number`` hold what was written, in the memory it has if the layout is the same."""
+        layout = (written["tree"], written["places"])
+        value, storages = map_value(folder, written)
+        if self._layouts.get(number) == layout:
+            for ours, theirs in zip(self._storages[number], storages, strict=True):
+                ours.copy_(theirs)
+            return
+        value, storages = place(value, storages, self._device)
+        self._values[number], self._storages[number], self._layouts[number] = value, storages, layout
+
+    def __getitem__(self, number: int) -> Any:
+        return self._values[number]
+
+    def storages(self, number: int) -> list[torch.Tensor]:
+        """The bytes of a loaded set, one tensor for each storage."""
+        return self._storages[number]
+
+    def drop(self, first: int) -> None:
+        """Forget the sets from ``first`` on."""
+        for table in (self._values, self._storages, self._layouts):
+            for number in [key for key in table if key >= first]:
+                del table[number]
+
+
+def place(value: Any, storages: list[torch.Tensor], device: str) -> tuple[Any, list[torch.Tensor]]:
+    """``value`` and the storages under it on ``device``: strides, offsets and sharing stay as they are.
+
+    A scalar tensor that lives on the CPU by the problem's own choice is moved as well.
+    """
+    if device == "cpu":
+        # The views above share these storages; a tensor of its own does not share their version.
+        fresh = [torch.empty(0, dtype=torch.uint8) for _ in storages]
+        raw = [
+            f.set_(s.untyped_storage(), 0, s.shape, s.stride()) for f, s in zip(fresh, storages, strict=True)
+        ]
+        return value, raw
+    moved = [storage.to(device) for storage in storages]
+    by_pointer = {s.untyped_storage().data_ptr(): m for s, m in zip(storages, moved, strict=True)}
+
+    def onto(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            target = by_pointer.get(item.untyped_storage().data_ptr())
+            if target is None or item.numel() == 0:
+                return item.to(device)
+            new = torch.empty(0, dtype=item.dtype, device=device)
+            new.set_(target.untyped_storage(), item.storage_offset(), item.shape, item.stride())
+            if isinstance(item, torch.nn.Parameter):
+                return torch.nn.Parameter(new, requires_grad=item.requires_grad)
+            return new
+        if isinstance(item, (list, tuple)):
+            return type(item)(onto(each) for each in item)
+        if isinstance(item, dict):
+            return {key: onto(each) for key, each in item.items()}
+        return item
+
+    return onto(value), moved
+
+
+def synchroniser(device: str) -> Callable[[], None]:
+    """What waits for all streams of ``device``; bound now, so that nobody can replace it later."""
+    if device != "cuda":
+        return lambda: None
+    from torch._C import _cuda_synchronize
+
+    return _cuda_synchronize
+
+
+def make_sampler(device: str) -> Callable[[Callable[..., Any], list[Any], int], tuple[int, list[Any]]]:
+    """A function ``sample(call, sets, passes) -> (nanoseconds, outputs)``; its clock is bound now.
+
+    The outputs are those of the last pass, one for each set.
+    """
+    clock, synchronise, count = time.perf_counter_ns, synchroniser(device), range
+
+    def sample(call: Callable[..., Any], sets: list[Any], passes: int) -> tuple[int, list[Any]]:
+        outputs = [None] * len(sets)
+        order = [*enumerate(sets)]
+        synchronise()
+        start = clock()
+        for _ in count(passes):
+            for i, inputs in order:
+                outputs[i] = call(*inputs)
+        synchronise()
+        return clock() - start, outputs
+
+    return sample
+
+
+@contextlib.contextmanager
+def poisoned(device: str) -> Iterator[None]:
+    """Memory that is allocated inside holds rubbish: NaN or as good as, never zeros or an old result."""
+    if device == "cuda":
+        _poison_cuda()
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    mallopt = getattr(libc, "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    mallopt(_M_PERTURB, _FILL)
+    try:
+        yield
+    finally:
+        mallopt(_M_PERTURB, 0)
+
+
+def _poison_cuda() -> None:
+    """Fills torch's cached blocks of every usual size with NaN, and gives them back to the cache."""
+    free, _ = torch.cuda.mem_get_info()
+    held = []
+    for size in (1 << 9, 1 << 12, 1 << 16, 1 << 20, 20 << 20, 64 << 20, _POISON_BYTES):
+        if size * 4 < free:
+            held += [torch.full((size // 4,), float("nan"), device="cuda") for _ in range(3)]
+    torch.cuda.synchronize()
+    del held
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """Keeps the garbage collector from running inside a sample."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def module_name(role: str, number: int) -> str:
+    """A module name that no installed package has."""
+    return f"_{role}_{number}"
+
+
+def load_file(path: str, name: str, extra: Mapping[str, Any]) -> Any:
+    """Run the file as a module called ``name`` with ``extra`` among its globals, and return the module.
+
+    Its folder is searched for what it imports, as if it were run by itself.
+    """
+    import importlib.util
+    import sys
+
+    folder = str(Path(path).parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    vars(module).update(extra)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,367 @@
+"""The candidate's worker: loads the candidate, calls it, hands back outputs and facts about them.
+
+It is given a file, the arguments of ``ModelNew`` and inputs; no reference, no expected
+output, no tolerance and no seed of an input. What it needs of torch and of the clock
+is bound before the candidate's first line runs; the judge checks its times from outside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.evaluate.exchange import map_value, tensors_of, write_value
+from kernels.evaluate.popcorn import NAME as POPCORN
+from kernels.evaluate.popcorn import PopcornPri
+from kernels.evaluate.status import Status
+from kernels.evaluate.worker_calls import (
+    InputSets,
+    load_file,
+    make_sampler,
+    module_name,
+    no_collector,
+    place,
+    poisoned,
+    synchroniser,
+)
+
+__all__ = ["Candidate", "handlers"]
+
+# How long a result may still change after its call returned, for the judge to notice.
+_SETTLE_SECONDS = 0.02
+# Holds the stream back for some ten milliseconds on any GPU that is supported.
+_DELAY_CYCLES = 30_000_000
+
+
+class _Unusable(Exception):
+    """The candidate's file is not what it should be."""
+
+    judge_status = Status.INVALID_CANDIDATE.value
+
+
+def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
+    """What a candidate's worker answers to."""
+    candidate = Candidate(device)
+    return {
+        "ping": dict,
+        "open": candidate.open,
+        "construct": candidate.construct,
+        "load": candidate.load,
+        "call": candidate.call,
+        "time": candidate.time,
+        "collect": candidate.collect,
+        "gradients": candidate.gradients,
+        "memory": candidate.memory,
+        "launches": candidate.launches,
+        "cuda_time": candidate.cuda_time,
+        "kernels_seen": candidate.kernels_seen,
+        "save": candidate.save,
+        "libraries": candidate.libraries,
+    }
+
+
+class _BadOutput(Exception):
+    """The candidate returned something that is no output of any model."""
+
+    judge_status = Status.WRONG_OUTPUT.value
+
+
+class Candidate:
+    """The state of the worker: the class, one instance, its inputs and last outputs."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._type: Any = None
+        self._model: Any = None
+        self._sets = InputSets(device)
+        self._sample = make_sampler(device)
+        self._synchronise = synchroniser(device)
+        self._sleep = time.sleep
+        self._seed = torch.manual_seed
+        self._clone = torch.Tensor.clone
+        self._opened = 0
+        self._earlier: list[torch.Tensor] = []
+        self._outputs: list[Any] = []
+        self._returned: list[Any] = []
+        self._timed: list[int] = []
+        self._timers: dict[Any, Any] = {}
+        self._tools: Any = None
+        if device == "cuda":
+            from kernels.evaluate.cuda_tools import CudaTools
+
+            # Made before the candidate's first line: its clock, events and flush are then out of reach.
+            self._tools = CudaTools(torch.cuda.current_device())
+
+    def open(self, path: str, package: str, popcorn: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Import the candidate: ``package``'s ``ModelNew`` or that of the file."""
+        self._opened += 1
+        if path:
+            draws = {POPCORN: PopcornPri(**popcorn)} if popcorn else {}
+            module = load_file(path, module_name("candidate", self._opened), draws)
+        else:
+            module = importlib.import_module(package)
+        self._type = getattr(module, "ModelNew", None)
+        if not callable(self._type):
+            raise _Unusable(f"ModelNew is {type(self._type).__name__} and not a class")
+        return {}
+
+    def construct(
+        self, folder: str, init: Mapping[str, Any], state: Mapping[str, Any], seed: int, cast: str = ""
+    ) -> dict[str, Any]:
+        """Make ``ModelNew(*init)`` on the device, with the reference's parameters where they fit."""
+        arguments, _ = map_value(Path(folder), init)
+        values, _ = map_value(Path(folder), state)
+        self._model, self._outputs, self._earlier, self._timers = None, [], [], {}
+        self._sets.drop(0)
+        self._seed(seed)
+        model = self._type(*arguments)
+        if not callable(model):
+            raise _Unusable("an instance of ModelNew cannot be called")
+        weights = "ModelNew has no parameters"
+        if isinstance(model, torch.nn.Module):
+            weights = _take_over(model, values)
+            model = model.to(self._device)
+            if cast:
+                model = model.to(getattr(torch, cast))
+        self._model = model
+        return {"weights": weights}
+
+    @property
+    def model(self) -> Any:
+        """The instance that is being judged."""
+        return self._model
+
+    def load(self, folder: str, first: int, values: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """Load inputs into the sets from ``first`` on."""
+        for number, written in enumerate(values, first):
+            self._sets.load(number, Path(folder), written)
+        self._synchronise()
+        return {}
+
+    def call(
+        self, folder: str, name: str, set: int, seed: int, late_inputs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """One call on fresh memory; its outputs as they were the moment it returned.
+
+        With ``late_inputs`` (CUDA) the inputs arrive on the current stream behind a delay, so that
+        work on another stream that waits for nothing reads what was there before.
+        """
+        inputs = self._sets[set]
+        staged = None if late_inputs is None else self._stage(set, Path(folder), late_inputs)
+        self._seed(seed)
+        with torch.no_grad(), poisoned(self._device):
+            if staged is not None:
+                torch.cuda._sleep(_DELAY_CYCLES)
+                for ours, theirs in zip(self._sets.storages(set), staged, strict=True):
+                    ours.copy_(theirs, non_blocking=True)
+            output = self._model(*inputs)
+            facts = self._facts(output, inputs)
+            plain = _plain(facts)
+            snapshot = _mapped(output, self._clone) if plain else None
+        reply: dict[str, Any] = {"facts": facts}
+        # Keeps them alive: an address that is free again would look like sharing.
+        self._earlier = [tensor for _, tensor in tensors_of(output) if type(tensor) is torch.Tensor]
+        if not plain:
+            return reply
+        self._sleep(_SETTLE_SECONDS)
+        self._synchronise()
+        try:
+            reply["outputs"] = write_value(snapshot, Path(folder) / f"{name}.out", values_only=True)
+        except TypeError as error:
+            raise _BadOutput(f"the output contains {error}") from error
+        if not _same_bytes(snapshot, output):
+            reply["settled"] = write_value(output, Path(folder) / f"{name}.settled", values_only=True)
+        reply["inputs"] = write_value(self._sets.storages(set), Path(folder) / f"{name}.in", values_only=True)
+        return reply
+
+    def time(self, sets: int, passes: int) -> dict[str, Any]:
+        """Nanoseconds of ``passes`` over the first ``sets`` sets; the outputs of the last pass are kept."""
+        values = [self._sets[number] for number in range(sets)]
+        self._outputs = []
+        with torch.no_grad(), no_collector():
+            nanoseconds, outputs = self._sample(self._model, values, passes)
+            # The last result is taken at once: what is still being written is then missing in it.
+            last = _mapped(outputs[-1], self._clone)
+        self._outputs, self._timed = [*outputs[:-1], last], list(range(sets))
+        self._returned = outputs
+        return {"ns": nanoseconds}
+
+    def collect(self, folder: str, name: str) -> dict[str, Any]:
+        """The outputs of the last timed calls, and the bytes of their inputs now."""
+        self._synchronise()
+        self._earlier, facts = [], []
+        for number, output in zip(self._timed, self._returned, strict=True):
+            facts.append(self._facts(output, self._sets[number]))
+            self._earlier += [tensor for _, tensor in tensors_of(output)]
+        if not all(_plain(each) for each in facts):
+            return {"facts": facts}
+        inputs = [self._sets.storages(number) for number in self._timed]
+        written: dict[str, Any] = {
+            "facts": facts,
+            "outputs": write_value(self._outputs, Path(folder) / f"{name}.out", values_only=True),
+            "inputs": write_value(inputs, Path(folder) / f"{name}.in", values_only=True),
+        }
+        self._outputs, self._returned = [], []
+        return written
+
+    def save(self, folder: str, set: int) -> dict[str, Any]:
+        """Write what ``--replay`` needs beside the candidate itself: the inputs of one set."""
+        from kernels.evaluate.replay import save
+
+        return save(Path(folder), self._sets[set])
+
+    def libraries(self) -> dict[str, Any]:
+        """Shared libraries this process has mapped that were built outside torch and the system."""
+        from kernels.evaluate.replay import built_libraries
+
+        return {"libraries": built_libraries()}
+
+    def gradients(self, folder: str, name: str, set: int, seed: int) -> dict[str, Any]:
+        """Gradients for the inputs and parameters, by name; empty where no output asks for any."""
+        from kernels.evaluate.gradients import gradients
+
+        found = gradients(self._model, self._sets[set], seed)
+        return {"gradients": write_value(found, Path(folder) / f"{name}.grad", values_only=True)}
+
+    def memory(self, set: int) -> dict[str, Any]:
+        """Bytes that one call needs beyond its inputs and outputs."""
+        from kernels.evaluate.memory import extra_bytes
+        from kernels.evaluate.result import as_json
+
+        inputs = self._sets[set]
+        with torch.no_grad():
+            reads = [inputs, self._model]
+            return {"memory": as_json(extra_bytes(lambda: self._model(*inputs), self._device, reads))}
+
+    def launches(self, set: int) -> dict[str, Any]:
+        """The kernels of one call, from the GPU's own records."""
+        from kernels.evaluate.launches import record
+        from kernels.evaluate.result import as_json
+
+        inputs = self._sets[set]
+        with torch.no_grad():
+            return {"launches": as_json(record(lambda: self._model(*inputs)))}
+
+    def cuda_time(self, mode: str, cache: str, sets: int, samples: int, budget: float) -> dict[str, Any]:
+        """Samples of the CUDA timer over the first ``sets`` sets; the outputs are kept for ``collect``."""
+        from kernels.evaluate.worker_cuda import timed
+
+        values = [self._sets[number] for number in range(sets)]
+        timer = self._timer(values)
+        reply, outputs = timed(timer, mode, cache, samples, budget)
+        # What a graph returned lies where its next replay writes: only copies can be compared.
+        self._outputs = self._returned = [_mapped(output, self._clone) for output in outputs]
+        self._timed = list(range(sets))
+        return reply
+
+    def kernels_seen(self, sets: int) -> dict[str, Any]:
+        """How many kernels, copies and fills one call puts on the GPU."""
+        values = [self._sets[number] for number in range(sets)]
+        with torch.no_grad():
+            return {"kernels_seen": int(self._timer(values).kernels_seen())}
+
+    def _timer(self, values: list[Any]) -> Any:
+        from kernels.evaluate.worker_cuda import make_timer
+
+        if len(values) not in self._timers:
+            self._timers[len(values)] = make_timer(self._model, values, self._tools)
+        return self._timers[len(values)]
+
+    def _stage(self, set: int, folder: Path, written: Mapping[str, Any]) -> list[torch.Tensor]:
+        _, storages = place(*map_value(folder, written), self._device)
+        self._synchronise()
+        return storages
+
+    def _facts(self, output: Any, inputs: Any) -> list[dict[str, Any]]:
+        """What each returned tensor is, and whose memory it is in; or which container is no plain one."""
+        odd = _odd_containers(output)
+        if odd:
+            return odd
+        theirs = _addresses(tensor for _, tensor in tensors_of(inputs))
+        before = _addresses(tensor for tensor in self._earlier if type(tensor) is torch.Tensor)
+        found = []
+        for path, tensor in tensors_of(output):
+            exact = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            # A copy that is made when it is first touched: asking for its address would make it.
+            plain = exact and tensor.layout is torch.strided and not tensor.is_meta
+            pending = plain and torch._C._is_cow_tensor(tensor)  # type: ignore[attr-defined]
+            plain = plain and not pending
+            address = _addresses([tensor]) if plain else set()
+            found.append(
+                {
+                    "path": path,
+                    "type": type(tensor).__name__,
+                    "plain": plain,
+                    "layout": "not copied yet" if pending else str(tensor.layout),
+                    "device": tensor.device.type if exact else "",
+                    "aliases_input": bool(address & theirs),
+                    "aliases_earlier": bool(address & before),
+                }
+            )
+        return found
+
+
+def _take_over(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> str:
+    """Gives ``model`` the reference's parameters where names and shapes agree, and says what was done."""
+    own = model.state_dict()
+    if not state and not own:
+        return "the reference has no parameters"
+    if {name: tuple(value.shape) for name, value in own.items()} != {
+        name: tuple(value.shape) for name, value in state.items()
+    }:
+        return "seeded as the reference's; names or shapes differ, so none were copied"
+    # An instance that prepared something from equal parameters must not find them replaced.
+    if all(torch.equal(own[name].cpu(), value) for name, value in state.items()):
+        return "seeded as the reference's, and equal to them"
+    model.load_state_dict(state)
+    return "copied from the reference"
+
+
+def _mapped(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, function) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, function) for key, item in value.items()}
+    return value
+
+
+def _odd_containers(value: Any, path: str = "") -> list[dict[str, Any]]:
+    """Lists, tuples and dicts whose type answers for its items itself, and so may make them when asked."""
+    if not isinstance(value, (list, tuple, Mapping)):
+        return []
+    base = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
+    own = ("__iter__", "__getitem__", "__len__", *(("items", "keys", "values") if base is dict else ()))
+    usual = base if type(value) is not OrderedDict else OrderedDict
+    if base is None or any(getattr(type(value), name) is not getattr(usual, name) for name in own):
+        fact = {"path": path, "type": type(value).__name__, "plain": False, "layout": "no plain container"}
+        return [{**fact, "device": "", "aliases_input": False, "aliases_earlier": False}]
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    return [odd for key, item in items for odd in _odd_containers(item, f"{path}[{key!r}]")]
+
+
+def _plain(facts: list[dict[str, Any]]) -> bool:
+    return all(fact["plain"] for fact in facts)
+
+
+def _addresses(tensors: Any) -> set[int]:
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor.layout is torch.strided]
+    return {storage.data_ptr() for storage in storages if storage.nbytes()}
+
+
+def _same_bytes(one: Any, other: Any) -> bool:
+    """Whether two snapshots hold the same, NaN equal to itself."""
+    for (_, a), (_, b) in zip(tensors_of(one), tensors_of(other), strict=True):
+        a, b = a.detach().contiguous().reshape(-1), b.detach().contiguous().reshape(-1)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if a.numel() and not torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
+            return False
+    return True

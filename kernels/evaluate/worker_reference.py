@@ -1,0 +1,306 @@
+"""The reference's worker: makes the inputs, the expected outputs, the float64 results and the baselines.
+
+Plain files draw inputs from ``get_inputs`` after seeding every generator; problem
+packages from their cases and ``jitter``. The reference runs in its own dtype and, where it
+can, once more in float64. A draw on which it fails is drawn again and counted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.evaluate.draws import Draw, FileSide, NoCast, PackageSide
+from kernels.evaluate.exchange import describe, tensors_of, write_value
+from kernels.evaluate.result import as_json
+from kernels.evaluate.worker_calls import (
+    InputSets,
+    make_sampler,
+    no_collector,
+    synchroniser,
+)
+
+__all__ = ["Reference", "handlers"]
+
+_MOST_REDRAWS = 20
+
+
+def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
+    """What a reference's worker answers to."""
+    reference = Reference(device)
+    return {
+        "ping": dict,
+        "open": reference.open,
+        "cases": reference.cases,
+        "draw": reference.draw,
+        "swap": reference.swap,
+        "load": reference.load,
+        "expect": reference.expect,
+        "contents": reference.contents,
+        "expect_contents": reference.expect_contents,
+        "gradients": reference.gradients,
+        "baselines": reference.baselines,
+        "time": reference.time,
+        "cuda_time": reference.cuda_time,
+        "count": reference.count,
+    }
+
+
+class Reference:
+    """The state of the worker: where draws come from, the current one, the contents being timed."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._side: Any = None
+        self._draw: Draw | None = None
+        self._expected: Any = None
+        self._facts: dict[str, Any] = {}
+        self._random = False
+        self._sets = InputSets(device)
+        self._sample = make_sampler(device)
+        self._synchronise = synchroniser(device)
+        self._routes: dict[str, Callable[..., Any]] = {}
+        self._timers: dict[Any, Any] = {}
+
+    def open(self, path: str, package: str, draws: bool) -> dict[str, Any]:
+        """Load the reference file, or the problem package."""
+        self._side = FileSide(path, self._device, draws) if path else PackageSide(package, self._device)
+        return {"jitters": self._side.jitters}
+
+    def cases(self, most_flops_ratio: float) -> dict[str, Any]:
+        """Names of the package's cases that are worth a trial; empty for files."""
+        return {"cases": self._side.cases(most_flops_ratio)}
+
+    def draw(
+        self,
+        folder: str,
+        name: str,
+        kind: str,
+        trial: int,
+        seed: int,
+        weights: int,
+        call_seed: int,
+        case: str = "",
+    ) -> dict[str, Any]:
+        """Draw inputs, and run the reference on them; draws on which it fails are drawn again."""
+        redrawn, first = 0, ""
+        for attempt in range(_MOST_REDRAWS):
+            fresh = seed + attempt * 1_000_003
+            try:
+                draw = self._side.make(kind, trial, fresh, weights, case)
+                self._check_inputs(draw)
+                written = write_value(draw.inputs, Path(folder) / f"{name}.{attempt}.in")
+                state = draw.model.state_dict() if isinstance(draw.model, torch.nn.Module) else {}
+                # Written before the first call, which may change what a BatchNorm has counted.
+                weights_written = write_value(dict(state), Path(folder) / f"{name}.{attempt}.state")
+                self._draw = draw
+                self._run(call_seed)
+                if kind == "default" and trial == 0:
+                    self._note_randomness(call_seed)
+                break
+            except NoCast as error:
+                return {"skipped": str(error)}
+            except Exception as error:
+                first = first or f"{type(error).__name__}: {error}"
+                redrawn += 1
+                # Nothing another seed could change.
+                if kind != "jitter" or attempt + 1 == _MOST_REDRAWS:
+                    raise
+        return {
+            "name": draw.name,
+            "seed": fresh,
+            "redrawn": redrawn,
+            "first_failure": first,
+            "inputs": written,
+            "words": describe(draw.inputs),
+            "init": write_value(draw.init, Path(folder) / f"{name}.init"),
+            "state": weights_written,
+            "random": self._random,
+            "tolerance": None if draw.tolerance is None else as_json(dict(draw.tolerance)),
+            "popcorn": {"trial": trial if kind == "jitter" else 0, "seed": fresh},
+            "facts": self._facts,
+        }
+
+    def swap(self, folder: str, name: str, call_seed: int) -> dict[str, Any]:
+        """The last inputs again, with the largest and the smallest element of each floating tensor exchanged.
+
+        Sums, shapes and nearly all elements stay; whoever knows the inputs by those is wrong.
+        """
+        draw = self._current()
+        inputs = copy.deepcopy(draw.inputs)
+        if not sum(_exchange_extremes(tensor) for _, tensor in tensors_of(inputs)):
+            return {"skipped": "no floating tensor with two different elements"}
+        self._draw = Draw(**{**vars(draw), "inputs": inputs})
+        written = write_value(inputs, Path(folder) / f"{name}.in")
+        try:
+            self._run(call_seed)
+        except Exception as error:
+            self._draw = draw
+            return {"skipped": f"the reference fails on them: {type(error).__name__}: {error}"}
+        return {"inputs": written, "facts": self._facts}
+
+    def expect(self, folder: str, name: str) -> dict[str, Any]:
+        """The outputs of the current draw, and float64's where there is a float64 form."""
+        draw = self._current()
+        reply: dict[str, Any] = {
+            "outputs": write_value(self._expected, Path(folder) / f"{name}.out", values_only=True)
+        }
+        if draw.oracle is None or self._random:
+            if self._random:
+                return {**reply, "no_oracle": "the reference draws random numbers"}
+            return {**reply, "no_oracle": "; ".join(draw.notes) or "there is no float64 form"}
+        try:
+            with torch.no_grad():
+                oracle = draw.oracle(*draw.inputs)
+        except Exception as error:
+            return {**reply, "no_oracle": f"in float64 it raises {type(error).__name__}: {error}"[:300]}
+        wrong = [t.dtype for _, t in tensors_of(oracle) if t.is_floating_point() and t.dtype != torch.float64]
+        if wrong:
+            return {**reply, "no_oracle": f"given float64 it still returns {wrong[0]}"}
+        return {**reply, "oracle": write_value(oracle, Path(folder) / f"{name}.f64", values_only=True)}
+
+    def contents(self, folder: str, name: str, seeds: list[int]) -> dict[str, Any]:
+        """Default inputs from each seed, kept as sets 0, 1, ... and written for the candidate."""
+        written = []
+        for number, seed in enumerate(seeds):
+            inputs = self._side.default_inputs(seed)
+            written.append(write_value(inputs, Path(folder) / f"{name}.{number}.in"))
+            # As the candidate's: into the memory that the set has.
+            self._sets.load(number, Path(folder), written[-1])
+        return {"inputs": written}
+
+    def load(self, folder: str, first: int, values: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """Load the content that another worker drew into the sets from ``first`` on."""
+        for number, written in enumerate(values, first):
+            self._sets.load(number, Path(folder), written)
+        self._synchronise()
+        return {}
+
+    def expect_contents(
+        self, folder: str, name: str, first: int, count: int, in_float64: bool
+    ) -> dict[str, Any]:
+        """What float64, or the reference, says to each set."""
+        draw = self._current()
+        call: Any = draw.oracle if in_float64 else draw.model
+        with torch.no_grad():
+            outputs = [call(*copy.deepcopy(self._sets[number])) for number in range(first, first + count)]
+        return {"outputs": write_value(outputs, Path(folder) / f"{name}.out", values_only=True)}
+
+    def gradients(self, folder: str, name: str, seed: int) -> dict[str, Any]:
+        """Gradients of the current draw, by input and parameter."""
+        from kernels.evaluate.gradients import gradients
+
+        draw = self._current()
+        found = gradients(draw.model, draw.inputs, seed)
+        return {"gradients": write_value(found, Path(folder) / f"{name}.grad", values_only=True)}
+
+    def baselines(self, compiled: bool) -> dict[str, Any]:
+        """Make the routes that are timed beside the candidate; why those that fail on the default do."""
+        draw = self._current()
+        routes: dict[str, Callable[..., Any]] = {"reference": draw.model}
+        routes.update(self._side.peers())
+        if compiled:
+            torch._dynamo.reset()
+            routes = {"torch.compile of the reference": torch.compile(draw.model)}
+        failed = {}
+        for name, route in routes.items():
+            try:
+                with torch.no_grad():
+                    route(*draw.inputs)
+                    self._synchronise()
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {error}"[:300]
+                continue
+            self._routes[name] = route
+        return {"routes": list(self._routes), "failed": failed}
+
+    def time(self, route: str, sets: int, passes: int) -> dict[str, Any]:
+        """Nanoseconds of ``passes`` of one route over the first ``sets`` sets."""
+        values = [self._sets[number] for number in range(sets)]
+        with torch.no_grad(), no_collector():
+            nanoseconds, _ = self._sample(self._routes[route], values, passes)
+        return {"ns": nanoseconds}
+
+    def cuda_time(
+        self, route: str, mode: str, cache: str, sets: int, samples: int, budget: float
+    ) -> dict[str, Any]:
+        """Samples of the CUDA timer of one route over the first ``sets`` sets."""
+        from kernels.evaluate.worker_cuda import make_timer, timed
+
+        values = [self._sets[number] for number in range(sets)]
+        key = (route, len(values))
+        # A timer reads the tensors it was made for; new content is written into them.
+        if key not in self._timers:
+            self._timers[key] = make_timer(self._routes[route], values, None)
+        reply, _ = timed(self._timers[key], mode, cache, samples, budget)
+        return reply
+
+    def count(self) -> dict[str, Any]:
+        """Operations and least bytes of the default inputs, and who counted them."""
+        draw = self._current()
+        if draw.cost is not None:
+            return {"flops": draw.cost[0], "least_bytes": draw.cost[1], "by": "problem package"}
+        from kernels.evaluate.roofline import count
+
+        with torch.no_grad():
+            flops, least_bytes, by = count(draw.model, draw.inputs)
+        return {"flops": flops, "least_bytes": least_bytes, "by": by}
+
+    def _current(self) -> Draw:
+        if self._draw is None:
+            raise RuntimeError("nothing was drawn yet")
+        return self._draw
+
+    def _check_inputs(self, draw: Draw) -> None:
+        if not isinstance(draw.inputs, (list, tuple)):
+            raise TypeError(f"get_inputs() returned {type(draw.inputs).__name__}; supported: a list")
+
+    def _run(self, seed: int) -> None:
+        """The expected outputs, and whether the reference itself writes to or returns its inputs."""
+        draw = self._current()
+        given = copy.deepcopy(draw.inputs)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            self._expected = draw.model(*given)
+        self._synchronise()
+        theirs = {t.untyped_storage().data_ptr() for _, t in tensors_of(given) if t.numel()}
+        outputs = tensors_of(self._expected)
+        self._facts = {
+            "mutates": any(
+                not _same(a, b)
+                for (_, a), (_, b) in zip(tensors_of(given), tensors_of(draw.inputs), strict=True)
+            ),
+            "returns_inputs": [
+                p for p, t in outputs if t.numel() and t.untyped_storage().data_ptr() in theirs
+            ],
+        }
+
+    def _note_randomness(self, call_seed: int) -> None:
+        """Whether another state of the generators gives another output: dropout, for one."""
+        first, facts = self._expected, self._facts
+        self._run(call_seed + 1)
+        pairs = zip(tensors_of(first), tensors_of(self._expected), strict=True)
+        self._random = any(not _same(a, b) for (_, a), (_, b) in pairs)
+        self._expected, self._facts = first, facts
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _exchange_extremes(tensor: torch.Tensor) -> bool:
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:
+        return False
+    flat = tensor.detach().reshape(-1)
+    low, high = int(flat.argmin()), int(flat.argmax())
+    if low == high or 0 in tensor.stride():
+        return False
+    indices = [torch.unravel_index(torch.tensor(flat_index), tensor.shape) for flat_index in (low, high)]
+    where = [tuple(int(i) for i in index) for index in indices]
+    with torch.no_grad():
+        tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
+    return True

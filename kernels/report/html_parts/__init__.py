@@ -1,0 +1,1 @@
+"""The pieces of the HTML report: escaped markup, the style sheet, sources, and the drawings."""

@@ -1,0 +1,106 @@
+"""The filter that keeps a candidate from its judge, and the seal that sees replaced functions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START = """
+import os, resource, signal, subprocess, sys
+from kernels.evaluate.guard import guard
+parent = os.getppid()
+"""
+PROC = "os.open(f'/proc/{parent}', os.O_RDONLY)"
+REFUSED = {
+    "kill": "os.kill(parent, signal.SIGKILL)",
+    "its group": "os.killpg(os.getpgid(parent), signal.SIGKILL)",
+    "everyone": "os.kill(-1, 0)",
+    "process descriptor": "os.pidfd_open(parent)",
+    "signal through /proc": f"signal.pidfd_send_signal({PROC}, signal.SIGKILL)",
+    "limit": "resource.prlimit(parent, resource.RLIMIT_CPU, (0, 0))",
+    "from a child": (
+        "subprocess.run([sys.executable, '-c', f'import os; os.kill({parent}, 9)'], check=True)"
+    ),
+}
+LEFT = {
+    "itself": "os.kill(os.getpid(), 0)",
+    "its own group": "os.killpg(os.getpgid(0), 0)",
+    "its child": "child = subprocess.Popen(['sleep', '60']); child.kill(); assert child.wait() == -9",
+    "its own limit": "resource.prlimit(0, resource.RLIMIT_CORE)",
+}
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``code`` as a worker of a process in a session of its own, which prints that it lived."""
+    judge = "import subprocess, sys; done = subprocess.run([sys.executable, '-c', sys.argv[1]], text=True, "
+    judge += "capture_output=True, start_new_session=True); print('lived', done.returncode, done.stderr)"
+    return subprocess.run(
+        [sys.executable, "-c", judge, START + code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        timeout=60,
+    )
+
+
+def test_without_the_filter_the_judge_is_killed() -> None:
+    assert _run("os.kill(parent, signal.SIGKILL)").returncode == -9
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(call: str) -> None:
+    done = _run(f"assert guard(parent) == ''\n{call}")
+    assert "lived 1" in done.stdout
+    assert "PermissionError" in done.stdout
+
+
+@pytest.mark.parametrize("call", LEFT.values(), ids=LEFT)
+def test_what_is_left(call: str) -> None:
+    done = _run(f"assert guard(parent) == ''\n{call}")
+    assert "lived 0" in done.stdout, done.stdout
+
+
+SEALED = {
+    "time.perf_counter = lambda: 0.0": "time.perf_counter",
+    "torch.Tensor.untyped_storage = lambda self: None": "Tensor.untyped_storage",
+    "json.dumps = str": "json.dumps",
+    "import builtins; builtins.all = lambda values: True": "builtins.all",
+    "exchange.write_value = print": "kernels.evaluate.exchange.write_value",
+    "exchange.write_value.__code__ = (lambda *a, **k: {}).__code__": "kernels.evaluate.exchange.write_value",
+    "exchange.Channel.send = print": "kernels.evaluate.exchange.Channel.send",
+    "torch.set_default_dtype(torch.float64); torch.set_num_threads(1)": "",
+    "torch.jit.script(torch.nn.Linear(2, 2))": "",
+}
+
+
+# Each change is made in a fork: importing torch for each would take most of a minute.
+FORKS = """
+import json, os, sys, time, torch
+from kernels.evaluate import exchange, seal
+check, say = seal.seal(), os.write
+for change in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        assert check() == []
+        exec(change)
+        say(1, (' '.join(check()) + chr(10)).encode())
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_seal_names_what_was_replaced() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, json.dumps(list(SEALED))],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert dict(zip(SEALED, done.stdout.splitlines(), strict=True)) == SEALED
