@@ -170,7 +170,8 @@ class TimingRow:
 class Verdict:
     """``name`` compared with the candidate: is the candidate "faster", "same" or "slower".
 
-    ``speedup`` is the other's median divided by the candidate's; ``low`` and ``high`` bound it.
+    ``speedup`` is the median of the other's samples over the candidate's, pair by pair; ``low`` and ``high``
+    bound it.
     """
 
     name: str
