@@ -106,6 +106,10 @@ class Rounds:
             return trials.ask_compiled, trials.compiled
         return trials.ask_reference, trials.reference
 
+    @property
+    def _trip_us(self) -> float:
+        return round(self._round_trip * 1e6, 1)
+
     # -- before the rounds ----------------------------------------------------------------------
 
     def _routes(self) -> list[str]:
@@ -382,7 +386,7 @@ class Rounds:
             self._samples[name],
             self._calls[name],
             outside_us=self._least_outside() if name == CLOCK else median(self._outside[name]),
-            note=round_trip_note(self._round_trip * 1e6) if name == CLOCK else "",
+            note=round_trip_note(self._trip_us) if name == CLOCK else "",
         )
 
     def _section(self, routes: list[str]) -> TimingSection:
@@ -403,7 +407,7 @@ class Rounds:
                 and mine.samples_us
             ):
                 verdicts.append(compare(mine, row))
-        trip = self._round_trip * 1e6
+        trip = self._trip_us
         for finding in (clock_finding(eager, trip), repeat_finding(eager)):
             if finding is not None:
                 self.findings.append(finding)

@@ -15,6 +15,8 @@ from kernels.report.html_parts.markup import element
 __all__ = ["precision_plot"]
 
 _LANE, _TOP, _LEFT, _RIGHT = 26.0, 26.0, 190.0, 70.0
+# Closer than this the two labels over the plot would overlap.
+_LABELS_APART = 90.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,6 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
             scale, _TOP, bottom, "error against float64 in units of the reference's own, logarithmic axis"
         ),
         element("path", d=f"M{one:.1f} {_TOP - 4:.1f}V{bottom:.1f}", class_="ceiling faint"),
-        label(one, _TOP - 9, "the reference", anchor="middle"),
     ]
     for at, point in enumerate(points):
         middle = _TOP + _LANE * (at + 0.5)
@@ -56,9 +57,14 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
             element("circle", cx=f"{place:.1f}", cy=f"{middle:.1f}", r="5", class_=f"point {tone}".strip())
         )
         parts.append(label(WIDTH - 4, middle + 4, words.units(point.units), tone or "strong", "end"))
-    limits = [scale.place(point.allowed) for point in points if point.allowed]
-    if limits:
-        parts.append(label(limits[0], _TOP - 9, "allowed", "warn", "middle"))
+    limit = next((scale.place(point.allowed) for point in points if point.allowed), None)
+    # Beside each other, back to back, where both would stand on the same spot.
+    ours, theirs = "middle", "middle"
+    if limit is not None and abs(limit - one) < _LABELS_APART:
+        ours, theirs = ("end", "start") if limit >= one else ("start", "end")
+    parts.append(label(one, _TOP - 9, "the reference", anchor=ours))
+    if limit is not None:
+        parts.append(label(limit, _TOP - 9, "allowed", "warn", theirs))
     said = "; ".join(
         f"{point.name}: {words.units(point.units)}, allowed {words.units(point.allowed)}" for point in points
     )
