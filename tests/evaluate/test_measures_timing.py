@@ -93,7 +93,7 @@ class _Gpu:
     def save_stream(self) -> str:
         return self.stream_now
 
-    def restore_stream(self, saved: str) -> None:
+    def abandon_capture(self, pool: object, saved: str) -> None:
         self.stream_now = saved
 
     @contextmanager

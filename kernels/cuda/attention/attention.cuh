@@ -8,12 +8,13 @@
 
 namespace attention {
 
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+// SKIPS_FINISHED: see portable_attention_kernel.
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, bool SKIPS_FINISHED = false>
 struct Attention {
   // The short kernel needs the tensor cores of sm_80, fp32 arithmetic, and a head that fits.
   static constexpr bool HAS_SHORT = ARCH >= 800 && sizeof(typename AccumulatorOf<T>::type) == 4 &&
                                     HEAD_DIM <= SHORT_MAX_HEAD_DIM && HEAD_DIM % CHUNK == 0;
-  using Portable = PortableKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>;
+  using Portable = PortableKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, SKIPS_FINISHED>;
 
   // Loads the kernels on the current device. After this a launch may be captured in a graph.
   static int32_t prepare() {

@@ -824,7 +824,7 @@ template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS = 
 struct HopperKernel {
   using TILE = HopperTile<T, HEAD_DIM>;
   using Smem = HopperMemory<T, HEAD_DIM>;
-  using Portable = PortableKernel<T, OUT, false, HEAD_DIM, GROUP_SIZE>;
+  using Portable = PortableKernel<T, OUT, false, HEAD_DIM, GROUP_SIZE, true>;
   static constexpr auto FUNCTION = hopper_attention_kernel<T, OUT, HEAD_DIM, GROUP_SIZE, P_PARTS>;
   static constexpr auto SPLIT = split_kernel<T, HEAD_DIM>;
   static_assert(Smem::BYTES <= Smem::LIMIT, "shared memory must fit one block on an SM");
@@ -927,7 +927,7 @@ struct HopperKernel {
 // The kernels of one specialisation on Hopper, and which of them serves a call: by shape and layout, never by batch.
 template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE>
 struct HopperAttention {
-  using Others = Attention<T, OUT, false, HEAD_DIM, GROUP_SIZE>;
+  using Others = Attention<T, OUT, false, HEAD_DIM, GROUP_SIZE, true>;  // one portable kernel for both uses
   using Hopper = HopperKernel<T, OUT, HEAD_DIM, GROUP_SIZE>;
   static_assert(ARCH == 900, "wgmma exists on sm_90a alone");
   // Fewer steps are one of the others' in less time (gqa_attn/README.md has the measurement).

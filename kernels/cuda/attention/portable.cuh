@@ -434,7 +434,9 @@ __device__ __forceinline__ void attend_rows(const AttentionParams& params,
   }
 }
 
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+// Longest rows first: the short ones fill the gaps at the end. With SKIPS_FINISHED a block takes several row
+// blocks and leaves out what another kernel has written; without it is shorter and needs fewer registers.
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, bool SKIPS_FINISHED>
 __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM>::THREADS, 1)
     portable_attention_kernel(const __grid_constant__ AttentionParams params,
                               const __grid_constant__ LaunchArguments<typename AccumulatorOf<T>::type> arguments) {
@@ -442,19 +444,25 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
   constexpr int BLOCK_M = TILE::BLOCK_M;
   const int64_t kv_head = arguments.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t batch = arguments.first_batch + static_cast<int>(blockIdx.z);
+  if constexpr (!SKIPS_FINISHED) {
+    const int64_t first_row = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * BLOCK_M;
+    attend_rows<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>(params, arguments, first_row, kv_head, batch);
+    return;
+  }
   const int64_t row_blocks = (params.seqlen_q * GROUP_SIZE + BLOCK_M - 1) / BLOCK_M;
   const FinishedRows& others = arguments.others;
   const auto is_finished = [&](int64_t row_block) {
     return others.finished != nullptr &&
-           others.finished[(batch * params.num_kv_heads + kv_head) * others.tiles + row_block * BLOCK_M / others.rows] != 0;
+           others.finished[(batch * params.num_kv_heads + kv_head) * others.tiles +
+                           row_block * BLOCK_M / others.rows] != 0;
   };
   if (others.finished != nullptr) {  // mostly all are: every thread looks at some
     bool is_left = false;
-    for (int64_t i = blockIdx.x + static_cast<int64_t>(threadIdx.x) * gridDim.x; i < row_blocks; i += TILE::THREADS * gridDim.x)
+    const int64_t step = static_cast<int64_t>(gridDim.x) * TILE::THREADS;
+    for (int64_t i = blockIdx.x + static_cast<int64_t>(threadIdx.x) * gridDim.x; i < row_blocks; i += step)
       is_left = is_left || !is_finished(row_blocks - 1 - i);
     if (!__syncthreads_or(is_left)) return;
   }
-  // Longest rows first: the short ones fill the gaps at the end.
   for (int64_t row_block = row_blocks - 1 - blockIdx.x; row_block >= 0; row_block -= gridDim.x) {
     if (is_finished(row_block)) continue;
     attend_rows<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>(params, arguments, row_block * BLOCK_M, kv_head, batch);
@@ -478,12 +486,12 @@ cudaError_t launch_chunks(const AttentionParams& params, int64_t row_blocks, LAU
   return cudaSuccess;
 }
 
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, bool SKIPS_FINISHED = false>
 struct PortableKernel {
   using ACC = typename AccumulatorOf<T>::type;
   using TILE = Tile<ACC, HEAD_DIM>;
   using Smem = SharedMemory<ACC, HEAD_DIM>;
-  static constexpr auto FUNCTION = portable_attention_kernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>;
+  static constexpr auto FUNCTION = portable_attention_kernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, SKIPS_FINISHED>;
   static_assert(sizeof(Smem) <= 64 * 1024, "shared memory must fit the smallest supported GPU (sm_75: 64 KiB)");
 
   // Loads the kernel on the current device. After this a launch may be captured in a graph.
