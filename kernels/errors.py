@@ -22,6 +22,7 @@ __all__ = [
     "KernelsError",
     "LaunchError",
     "ToolchainError",
+    "first_line",
 ]
 
 
@@ -75,3 +76,9 @@ class CaptureError(LaunchError):
 
 class CacheError(KernelsError):
     """The cache directory cannot be used."""
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong in one line: the exception's type and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernels.errors import first_line
 from kernels.evaluate.check import default_case, on_device
 from kernels.evaluate.correctness import largest_error
 from kernels.evaluate.environment import describe_environment
@@ -78,7 +79,7 @@ def bench(
                 if microseconds >= too_slow_us:  # the first call may have compiled
                     result, microseconds = time_once(call, device)
             except Exception as failure:  # a route that this torch or device does not have is a finding
-                rows[name] = BenchRow(name, note=_one_line(failure))
+                rows[name] = BenchRow(name, note=first_line(failure))
                 continue
             rows[name] = BenchRow(name, error=largest_error(result, oracle))
             if microseconds < too_slow_us:
@@ -142,7 +143,7 @@ def _graph_times(
             with _scratch_graph():
                 call()
         except RuntimeError as failure:
-            notes[name] = f"no graph: {_one_line(failure)}"
+            notes[name] = f"no graph: {first_line(failure)}"
             continue
         capturable[name] = call
     return time_graph(capturable, seconds=seconds), notes
@@ -160,8 +161,3 @@ def _scratch_graph() -> Iterator[None]:
 
 def _bind(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], Any]:
     return lambda: function(*inputs)
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import shlex
 from collections.abc import Sequence
@@ -11,7 +10,9 @@ from datetime import datetime, timezone
 import torch
 
 from kernels.device import describe
+from kernels.evaluate.nvml import opened
 from kernels.evaluate.result import Environment
+from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["describe_environment"]
 
@@ -32,17 +33,9 @@ def describe_environment(device: str, command: Sequence[str]) -> Environment:
 
 
 def _driver_version() -> str:
-    """The NVIDIA driver's own version ("580.65.06"); NVML comes with the driver."""
+    """The NVIDIA driver's own version ("580.65.06")."""
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        with opened(0) as gpu:
+            return gpu.driver()
+    except Unavailable:
         return "unknown"
-    version = ctypes.create_string_buffer(96)
-    if nvml.nvmlInit_v2() != 0:
-        return "unknown"
-    try:
-        if nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(len(version))) != 0:
-            return "unknown"
-    finally:
-        nvml.nvmlShutdown()
-    return version.value.decode()

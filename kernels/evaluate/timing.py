@@ -29,7 +29,7 @@ import torch
 
 from kernels.evaluate.result import Timing
 
-__all__ = ["once", "time_eager", "time_enqueue", "time_graph", "time_host", "time_once"]
+__all__ = ["no_collector", "once", "time_eager", "time_enqueue", "time_graph", "time_host", "time_once"]
 
 Call = Callable[[], object]
 _T = TypeVar("_T")
@@ -147,7 +147,7 @@ def _interleaved(
     most_calls: int = 1_000_000,
 ) -> dict[str, Timing]:
     """Samples each call in turn until its share of ``seconds`` is spent. ``sample`` returns microseconds."""
-    with _no_collector():
+    with no_collector():
         counts = {name: _calls_per_sample(call, sample, most_calls) for name, call in calls.items()}
         taken: dict[str, list[float]] = {name: [] for name in calls}
         spent = dict.fromkeys(calls, 0.0)
@@ -191,10 +191,11 @@ def _summary(samples_us: list[float], calls: int) -> Timing:
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keeps the garbage collector from running inside a sample."""
+def no_collector(collect: bool = True) -> Iterator[None]:
+    """Keeps the garbage collector from running inside a sample; unless told otherwise it runs once before."""
     enabled = gc.isenabled()
-    gc.collect()
+    if collect:
+        gc.collect()
     gc.disable()
     try:
         yield

@@ -22,15 +22,15 @@ Nothing is subtracted; what the clock reads around nothing is in the note.
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from kernels.errors import first_line
 from kernels.evaluate.cuda_tools import CudaTools, DriverError
+from kernels.evaluate.timing import no_collector
 
 __all__ = ["CaptureFailed", "Sampled", "Timer"]
 
@@ -111,7 +111,7 @@ class Timer:
         Stops after ``seconds`` once there are 5. Raises whatever the call raises.
         """
         _check_cache(cache)
-        with _no_collector():
+        with no_collector():
             self._warm_up("eager", lambda: self._eager_us(1))
             if cache == "cold":
                 taken = self._sample(lambda: self._eager_us(1, flush=True), samples, seconds)
@@ -129,7 +129,7 @@ class Timer:
         Raises :class:`CaptureFailed` with the reason.
         """
         _check_cache(cache)
-        with _no_collector():
+        with no_collector():
             self._record_singles()
             if cache == "cold":
                 recorded = self._singles
@@ -168,7 +168,7 @@ class Timer:
             tools.wait()
             return elapsed / 1e3
 
-        with _no_collector():
+        with no_collector():
             self._warm_up("eager", lambda: self._eager_us(1))
             taken = self._sample(sample, samples, seconds)
         return tuple(each / count for each in taken), count, ""
@@ -301,8 +301,8 @@ class Timer:
         try:
             self._tools.wait()
         except DriverError as broken:
-            return CaptureFailed(f"{_first_line(cause)}; and the device did not recover: {broken}")
-        return CaptureFailed(_first_line(cause))
+            return CaptureFailed(f"{first_line(cause)}; and the device did not recover: {broken}")
+        return CaptureFailed(first_line(cause))
 
     def _ahead_us(self, graph: Any) -> float:
         tools = self._tools
@@ -338,21 +338,3 @@ class Timer:
 def _check_cache(cache: str) -> None:
     if cache not in ("warm", "cold"):
         raise ValueError(f"cache={cache!r} is not supported; supported: 'warm', 'cold'")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keeps the garbage collector from running inside a sample."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -154,18 +153,6 @@ def _poison_cuda() -> None:
             held += [torch.full((size // 4,), float("nan"), device="cuda") for _ in range(3)]
     torch.cuda.synchronize()
     del held
-
-
-@contextlib.contextmanager
-def no_collector() -> Iterator[None]:
-    """Keeps the garbage collector from running inside a sample."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def module_name(role: str, number: int) -> str:

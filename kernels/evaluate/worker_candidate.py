@@ -20,12 +20,12 @@ from kernels.evaluate.exchange import map_value, tensors_of, write_value
 from kernels.evaluate.popcorn import NAME as POPCORN
 from kernels.evaluate.popcorn import PopcornPri
 from kernels.evaluate.status import Status
+from kernels.evaluate.timing import no_collector
 from kernels.evaluate.worker_calls import (
     InputSets,
     load_file,
     make_sampler,
     module_name,
-    no_collector,
     place,
     poisoned,
     synchroniser,
@@ -184,7 +184,7 @@ class Candidate:
         """Nanoseconds of ``passes`` over the first ``sets`` sets; the outputs of the last pass are kept."""
         values = [self._sets[number] for number in range(sets)]
         self._outputs = []
-        with torch.no_grad(), no_collector():
+        with torch.no_grad(), no_collector(collect=False):
             nanoseconds, outputs = self._sample(self._model, values, passes)
             # The last result is taken at once: what is still being written is then missing in it.
             last = _mapped(outputs[-1], self._clone)

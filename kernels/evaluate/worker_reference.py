@@ -17,10 +17,10 @@ import torch
 from kernels.evaluate.draws import Draw, FileSide, NoCast, PackageSide
 from kernels.evaluate.exchange import describe, tensors_of, write_value
 from kernels.evaluate.result import as_json
+from kernels.evaluate.timing import no_collector
 from kernels.evaluate.worker_calls import (
     InputSets,
     make_sampler,
-    no_collector,
     synchroniser,
 )
 
@@ -221,7 +221,7 @@ class Reference:
     def time(self, route: str, sets: int, passes: int) -> dict[str, Any]:
         """Nanoseconds of ``passes`` of one route over the first ``sets`` sets."""
         values = [self._sets[number] for number in range(sets)]
-        with torch.no_grad(), no_collector():
+        with torch.no_grad(), no_collector(collect=False):
             nanoseconds, _ = self._sample(self._routes[route], values, passes)
         return {"ns": nanoseconds}
 

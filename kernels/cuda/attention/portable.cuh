@@ -458,8 +458,8 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
   };
   if (others.finished != nullptr) {  // mostly all are: every thread looks at some
     bool is_left = false;
-    const int64_t step = static_cast<int64_t>(gridDim.x) * TILE::THREADS;
-    for (int64_t i = blockIdx.x + static_cast<int64_t>(threadIdx.x) * gridDim.x; i < row_blocks; i += step)
+    for (int64_t i = blockIdx.x + static_cast<int64_t>(threadIdx.x) * gridDim.x; i < row_blocks;
+         i += TILE::THREADS * gridDim.x)
       is_left = is_left || !is_finished(row_blocks - 1 - i);
     if (!__syncthreads_or(is_left)) return;
   }

@@ -5,7 +5,7 @@
 // Shapes and dtypes: q [batch, seqlen_q, num_heads, HEAD_DIM], k and v [batch, seqlen_k,
 //   num_heads / GROUP_SIZE, HEAD_DIM]; float, Half or BFloat16; out of the same type.
 // Requires: sm_90a, HEAD_DIM 1 to 256, any strides.
-#include "cuda/attention/hopper.cuh"
+#include "cuda/attention/hopper_launch.cuh"
 
 namespace gqa_attn {
 

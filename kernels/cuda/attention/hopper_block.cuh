@@ -1,0 +1,261 @@
+// What a block of the Hopper attention kernel has: its registers and shared memory, its ring of buffers, its jobs, and
+// how it moves the rows of Q. The kernel, and what all of this is for: hopper.cuh.
+#pragma once
+
+#include "cuda/attention/hopper_split.cuh"
+#include "cuda/attention/portable.cuh"
+#include "cuda/ptx/copy_async.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/warpgroup.cuh"
+
+namespace attention {
+
+template <typename T, int HEAD_DIM>
+struct HopperMemory {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  static constexpr int Q_SLAB_BYTES = TILE::BLOCK_M * TILE::ROW_BYTES;
+  static constexpr int Q_PART_BYTES = TILE::SLABS * Q_SLAB_BYTES;
+  static constexpr int Q_BYTES = TILE::PARTS * Q_PART_BYTES;
+  static constexpr int LIMIT = 227 * 1024;
+  static constexpr int ALIGNMENT = 1024;  // of tiles, by the swizzle
+  static constexpr int MIN_BUFFERS = 3;   // K of the next tile and V of this one are read, another is filled
+  static constexpr int MAX_BUFFERS = 8;
+  static constexpr int REST_BYTES =
+      MAX_BUFFERS * (16 + 2 * 8) + 2 * (TILE::BLOCK_M * 4 + 2 * (2 * 8 + 4)) + 2 * 8 + 2 * 4;  // see HopperShared
+  static constexpr int SPACE = LIMIT - ALIGNMENT - REST_BYTES;
+  // The next rows of Q are loaded while these are worked on, where both fit, and the registers to keep book of it
+  // are there: two parts of 128 keys, at head_dim up to 64, leave none.
+  static constexpr int Q_BUFFERS = TILE::PARTS * TILE::BLOCK_N < 256 && 2 * Q_BYTES + MIN_BUFFERS * TILE::TILE_BYTES <= SPACE ? 2 : 1;
+  static constexpr int BUFFERS = smaller(MAX_BUFFERS, (SPACE - Q_BUFFERS * Q_BYTES) / TILE::TILE_BYTES);
+  static constexpr int BYTES = ALIGNMENT + Q_BUFFERS * Q_BYTES + BUFFERS * TILE::TILE_BYTES + REST_BYTES;
+  static_assert(BUFFERS >= MIN_BUFFERS, "shared memory must hold this many tiles");
+};
+
+// Registers of a thread; a block's 3 warpgroups share 504. Two buffers of Q take more for their bookkeeping.
+constexpr int producer_registers(int q_buffers) { return q_buffers == 1 ? 40 : 56; }
+constexpr int consumer_registers(int q_buffers) { return q_buffers == 1 ? 232 : 224; }
+
+struct HopperArguments {
+  const void* q;
+  int64_t q_stride[4];
+  bool q_vectors;
+  int seqlen_q;
+  int seqlen_k;
+  int num_kv_heads;
+  int heads;             // batch * num_kv_heads
+  int heads_in_section;  // that share L2
+  int row_tiles;
+  int kv_tiles;
+  float exponent_scale;
+  const unsigned char* tiles;
+  const TileScale* scales;
+  int* next_job;            // jobs handed out beyond the first of each block
+  unsigned char* finished;  // [heads][row_tiles][half]: not zero where this kernel has written the rows
+  void* out;
+};
+
+// The packed rows of one (batch, kv head) that a block works on at a time. Jobs are numbered by
+// sections of heads, in each the longest rows first.
+template <int GROUP_SIZE, int BLOCK_M, int BLOCK_N>
+struct HopperJob {
+  int head;  // batch * num_kv_heads + kv_head
+  int row_tile;
+  int first_row;
+  int rows_here;
+  int num_tiles;  // of keys
+
+  __device__ __forceinline__ HopperJob(int job, const HopperArguments& a) {
+    const int section = job / (a.heads_in_section * a.row_tiles);
+    const int place = job % (a.heads_in_section * a.row_tiles);
+    const int heads_here = min(a.heads_in_section, a.heads - section * a.heads_in_section);
+    head = section * a.heads_in_section + place % heads_here;
+    row_tile = a.row_tiles - 1 - place / heads_here;
+    first_row = row_tile * BLOCK_M;
+    rows_here = min(BLOCK_M, a.seqlen_q * GROUP_SIZE - first_row);
+    const int last_time = (first_row + rows_here - 1) / GROUP_SIZE;
+    num_tiles = (min(last_time + 1, a.seqlen_k) + BLOCK_N - 1) / BLOCK_N;
+  }
+};
+
+constexpr int LOADER_THREADS = 96;  // that have Q copied
+constexpr int LOADER_BAR = 1;       // their hardware barrier, and of each consumer warpgroup
+constexpr int CONSUMER_BAR = 2;
+
+template <bool B>
+struct Constant {
+  static constexpr bool VALUE = B;
+};
+
+// A place in the ring of buffers, and how often it has come round.
+template <int BUFFERS>
+struct Ring {
+  int buffer = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++buffer == BUFFERS) {
+      buffer = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Shared memory, found from its first aligned byte.
+template <typename T, int HEAD_DIM>
+struct HopperShared {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  static constexpr int TILES = Smem::Q_BUFFERS * Smem::Q_BYTES;
+  static constexpr int SCALES = TILES + Smem::BUFFERS * TILE::TILE_BYTES;
+  static constexpr int FULL_BARS = SCALES + Smem::BUFFERS * static_cast<int>(sizeof(TileScale));
+  static constexpr int EMPTY_BARS = FULL_BARS + Smem::BUFFERS * 8;
+  static constexpr int Q_FULL_BARS = EMPTY_BARS + Smem::BUFFERS * 8;
+  static constexpr int Q_EMPTY_BARS = Q_FULL_BARS + Smem::Q_BUFFERS * 2 * 8;
+  static constexpr int COPY_BARS = Q_EMPTY_BARS + Smem::Q_BUFFERS * 2 * 8;
+  static constexpr int Q_SCALES = COPY_BARS + 2 * 8;
+  static constexpr int JOBS = Q_SCALES + Smem::Q_BUFFERS * TILE::BLOCK_M * 4;
+  static_assert(JOBS + (Smem::Q_BUFFERS * 2 + 2) * 4 + Smem::ALIGNMENT <= Smem::BYTES, "what is counted must be all");
+
+  unsigned char* base;
+
+  __device__ __forceinline__ explicit HopperShared(unsigned char* bytes)
+      : base(bytes + (0u - ptx::shared_address(bytes)) % Smem::ALIGNMENT) {}
+  __device__ __forceinline__ unsigned char* q(int buffer) const { return base + buffer * Smem::Q_BYTES; }
+  __device__ __forceinline__ unsigned char* tile(int buffer) const { return base + TILES + buffer * TILE::TILE_BYTES; }
+  __device__ __forceinline__ TileScale& scale(int buffer) const {
+    return reinterpret_cast<TileScale*>(base + SCALES)[buffer];
+  }
+  __device__ __forceinline__ ptx::Barrier* full_bar(int buffer) const { return bars(FULL_BARS) + buffer; }
+  __device__ __forceinline__ ptx::Barrier* empty_bar(int buffer) const { return bars(EMPTY_BARS) + buffer; }
+  // Of the rows of a buffer that consumer warpgroup `half` has.
+  __device__ __forceinline__ ptx::Barrier* q_full_bar(int buffer, int half) const {
+    return bars(Q_FULL_BARS) + buffer * 2 + half;
+  }
+  __device__ __forceinline__ ptx::Barrier* q_empty_bar(int buffer, int half) const {
+    return bars(Q_EMPTY_BARS) + buffer * 2 + half;
+  }
+  // Of copy_job().
+  __device__ __forceinline__ ptx::Barrier* copy_full_bar() const { return bars(COPY_BARS); }
+  __device__ __forceinline__ ptx::Barrier* copy_empty_bar() const { return bars(COPY_BARS) + 1; }
+  // What each row of Q was multiplied by, inverted.
+  __device__ __forceinline__ float* q_scale(int buffer) const {
+    return reinterpret_cast<float*>(base + Q_SCALES) + buffer * TILE::BLOCK_M;
+  }
+  // For a consumer: twice the job, plus one where its rows are not for it; below zero when there is no more.
+  __device__ __forceinline__ int& job(int buffer, int half) const {
+    return reinterpret_cast<int*>(base + JOBS)[buffer * 2 + half];
+  }
+  // For the copying thread: the job, below zero when there is no more.
+  __device__ __forceinline__ int& copy_job() const { return job(Smem::Q_BUFFERS, 0); }
+  // Among the loading warps.
+  __device__ __forceinline__ int& next_job() const { return job(Smem::Q_BUFFERS, 1); }
+
+ private:
+  __device__ __forceinline__ ptx::Barrier* bars(int offset) const { return reinterpret_cast<ptx::Barrier*>(base + offset); }
+};
+
+// How the rows of Q are moved: LANES lanes share a row, each with VECTORS chunks of it.
+template <typename T, int HEAD_DIM>
+struct HopperQueries {
+  using TILE = HopperTile<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, HEAD_DIM>;
+  static constexpr int ROWS = TILE::BLOCK_M / 2;  // a consumer warpgroup's
+  static constexpr int LANES = TILE::PADDED == 64 ? 16 : 32;
+  static constexpr int VECTORS = (TILE::PADDED + LANES * CHUNK - 1) / (LANES * CHUNK);
+  static constexpr int VECTOR_BYTES = CHUNK * static_cast<int>(sizeof(T));
+
+  // Where a chunk of a row lies until it is split: the row has the very bytes its parts will have.
+  __device__ __forceinline__ static unsigned char* raw(unsigned char* q_smem, int row, int vector) {
+    const int byte = vector * VECTOR_BYTES;
+    return q_smem + byte / TILE::ROW_BYTES * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES + byte % TILE::ROW_BYTES;
+  }
+
+  // Starts copying rows; `bar` gets this thread's arrival when its copies are done.
+  template <int THREADS, int GROUP_SIZE>
+  __device__ __forceinline__ static void copy(unsigned char* q_smem, const PackedRows<T, GROUP_SIZE>& from, int rows_here,
+                                              int thread, ptx::Barrier* bar) {
+    asm volatile("" : "+r"(thread));  // or what follows from it would be kept in registers
+#pragma unroll 1
+    for (int row = thread / LANES; row < rows_here; row += THREADS / LANES) {
+      const T* row_gmem = from.row(row);
+#pragma unroll 1
+      for (int vector = thread % LANES; vector * CHUNK < HEAD_DIM; vector += LANES) {
+        if (from.vectors) {
+          ptx::copy_async<VECTOR_BYTES>(raw(q_smem, row, vector), row_gmem + vector * CHUNK);
+        } else {
+#pragma unroll 1
+          for (int e = 0; e < smaller(CHUNK, HEAD_DIM - vector * CHUNK); ++e)
+            reinterpret_cast<T*>(raw(q_smem, row, vector))[e] = row_gmem[(vector * CHUNK + e) * from.inner_stride];
+        }
+      }
+    }
+    if (from.vectors)
+      ptx::barrier_arrive_after_copies(bar);
+    else
+      ptx::barrier_arrive(bar);
+  }
+
+  // Scales each row by a power of two and writes its parts over it; rows from rows_here on are zero.
+  // For the 128 threads of a warpgroup. Returns whether this thread saw a row that cannot be split.
+  __device__ __forceinline__ static bool split(unsigned char* q_smem, float* scale_smem, int rows_here) {
+    constexpr int STEP = 128 / LANES;
+    constexpr int BATCH = 8 / VECTORS;  // rows a lane has at a time
+    static_assert(ROWS % (STEP * BATCH) == 0, "every batch must be whole");
+    const int thread = threadIdx.x % 128;
+    const int lane = thread % LANES;
+    bool is_bad = false;
+#pragma unroll 1
+    for (int start = thread / LANES; start < ROWS; start += STEP * BATCH) {
+      float x[BATCH][VECTORS][CHUNK];
+      uint32_t largest[BATCH];
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int row = start + i * STEP;
+        largest[i] = 0;
+#pragma unroll
+        for (int part = 0; part < VECTORS; ++part) {
+          const int vector = part * LANES + lane;
+          Vec4<T> loaded = {};
+          if (row < rows_here && vector * CHUNK < HEAD_DIM)
+            loaded = *reinterpret_cast<const Vec4<T>*>(raw(q_smem, row, vector));
+#pragma unroll
+          for (int e = 0; e < CHUNK; ++e) {
+            x[i][part][e] = vector * CHUNK + e < HEAD_DIM ? to_accumulator(loaded.x[e]) : 0.0f;
+            largest[i] = max(largest[i], magnitude_bits(x[i][part][e]));
+          }
+        }
+      }
+#pragma unroll
+      for (int offset = 1; offset < LANES; offset *= 2)
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+          largest[i] = max(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], offset));
+      __syncwarp();  // every lane has its part of the rows: they can be overwritten
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int row = start + i * STEP;
+        const float scale = split_scale<T>(largest[i]);
+        is_bad = is_bad || scale == 0;
+        if (lane == 0) scale_smem[row] = inverse_power(scale);
+#pragma unroll
+        for (int part = 0; part < VECTORS; ++part) {
+          const int dim = (part * LANES + lane) * CHUNK;
+          if (TILE::PADDED % (LANES * CHUNK) != 0 && dim >= TILE::PADDED) continue;
+          unsigned char* place = q_smem + dim / 64 * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES +
+                                 (dim % 64 / 8 ^ row % 8) * 16 + dim % 8 * 2;
+          float(&y)[CHUNK] = x[i][part];
+#pragma unroll
+          for (int e = 0; e < CHUNK; ++e) y[e] *= scale;
+          const uint2 high = make_uint2(pack_halves(y[0], y[1]), pack_halves(y[2], y[3]));
+          *reinterpret_cast<uint2*>(place) = high;
+          if (TILE::PARTS == 2)
+            *reinterpret_cast<uint2*>(place + Smem::Q_PART_BYTES) =
+                make_uint2(pack_remainders(y[0], y[1], high.x), pack_remainders(y[2], y[3], high.y));
+        }
+      }
+    }
+    return is_bad;
+  }
+};
+
+}  // namespace attention
