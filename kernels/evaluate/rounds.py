@@ -55,8 +55,9 @@ _LEAST_ROUNDS = 11
 _MOST_ROUNDS = 101
 _REPEATED_ROUNDS = 21
 _CLOCK_BATCHES = 11
-# Bytes of content in one round; above it a sample is one call.
+# Bytes of content in one round: as many sets as fit, but two while those fit in the larger limit.
 _ROUND_BYTES = 256 << 20
+_PAIR_BYTES = 2 << 30
 # The whole of the timing may take this many times `seconds` of samples for each row.
 _OVERHEAD = 12.0
 _LEAST_WALL_SECONDS = 6.0
@@ -84,7 +85,7 @@ class Rounds:
     def run(self) -> TimingSection:
         """All rounds. Raises ``CandidateFailed`` and ``ReferenceFailed``."""
         routes = self._routes()
-        self._contents(_MOST_SETS if self._set_bytes() * _MOST_SETS < _ROUND_BYTES else 1)
+        self._contents(_sets_for(self._set_bytes()))
         self._plan(routes)
         self._check_idle()
         self._plan_clock()
@@ -169,7 +170,9 @@ class Rounds:
             self._time(name, 1, 1)  # the first may build or allocate
             each = min(self._time(name, 1, 1)[1] for _ in range(3))
             each = max(each - self._round_trip, each / 10, 1e-7)
-            self._calls[name] = max(1, min(most, round(_SAMPLE_SECONDS / each)))
+            # With one call a sample, a candidate would never see new content right after another call.
+            least = min(2, most) if name == self.fresh else 1
+            self._calls[name] = max(least, min(most, round(_SAMPLE_SECONDS / each)))
 
     def _check_idle(self) -> None:
         """Rule "background": it works while nothing is asked of it, and so outside every timed call."""
@@ -421,6 +424,13 @@ class Rounds:
             fresh_ratio=ratio_of(eager[self.fresh], eager[REPEATED]),
             notes=(threads, taken_off, *self.notes),
         )
+
+
+def _sets_for(set_bytes: int) -> int:
+    """How many sets of content a round has, by the bytes of one."""
+    if 2 * set_bytes > _PAIR_BYTES:
+        return 1
+    return max(2, min(_MOST_SETS, _ROUND_BYTES // set_bytes))
 
 
 def _cast(value: Any, dtypes: Mapping[str, torch.dtype], path: str = "") -> Any:

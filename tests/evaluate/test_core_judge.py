@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kernels.evaluate import rounds
 from kernels.evaluate.evaluation import Evaluation
 from kernels.evaluate.judge import evaluate
 from kernels.evaluate.options import Options
@@ -102,6 +103,20 @@ def test_a_good_candidate(tmp_path: Path) -> None:
     assert found.memory is not None
     assert found.memory.output_bytes == 32 * 24 * 4
     assert "cast to float32" in found.skipped
+
+
+def test_two_calls_make_the_least_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine too, a timed call follows another at once, on new content: reuse is wrong."""
+    monkeypatch.setattr(rounds, "_SAMPLE_SECONDS", 1e-9)  # as if one call were long enough
+    forward = """
+        if time.monotonic() - getattr(self, "left", 0.0) > 1e-4:
+            self.last = self.right(x)
+        self.left = time.monotonic()
+        return self.last.clone()
+    """
+    found = run(tmp_path, forward, parts=("timing",))
+    assert found.status == "WRONG_OUTPUT", found.reason
+    assert "call 2" in found.reason
 
 
 ENDS = [
