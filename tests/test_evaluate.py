@@ -15,10 +15,11 @@ import torch
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate import bench as benching
 from kernels.evaluate import check as checking
-from kernels.evaluate import correctness, timing
+from kernels.evaluate import correctness
 from kernels.evaluate.correctness import compare, compare_with_oracle, largest_error
-from kernels.evaluate.processes import time_processes
 from kernels.evaluate.result import BenchRow, Timing, as_json
+from kernels.evaluate.timing import host as timing
+from kernels.evaluate.timing.processes import time_processes
 from kernels.problem import Case, Problem, Request, Tolerance, Variant
 from kernels.report.json import json_text
 

@@ -14,7 +14,7 @@ from kernels.evaluate.check import default_case, on_device
 from kernels.evaluate.correctness import largest_error
 from kernels.evaluate.environment import describe_environment
 from kernels.evaluate.result import BenchResult, BenchRow, Timing
-from kernels.evaluate.timing import once, time_eager, time_enqueue, time_graph, time_host, time_once
+from kernels.evaluate.timing.host import once, time_eager, time_enqueue, time_graph, time_host, time_once
 from kernels.problem import Case, Problem
 
 __all__ = ["DEFAULT_SHAPES", "bench", "case_of"]

@@ -16,7 +16,7 @@ from kernels.device import cpu_arch, cuda_arch
 from kernels.errors import KernelsError
 from kernels.evaluate.correctness import compare, compare_with_oracle
 from kernels.evaluate.result import CheckRow
-from kernels.evaluate.timing import once, time_eager, time_host, time_once
+from kernels.evaluate.timing.host import once, time_eager, time_host, time_once
 from kernels.problem import Case, Problem, Request
 
 __all__ = [

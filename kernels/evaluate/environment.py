@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import torch
 
 from kernels.device import describe
-from kernels.evaluate.nvml import opened
 from kernels.evaluate.result import Environment
+from kernels.evaluate.timing.nvml import opened
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["describe_environment"]

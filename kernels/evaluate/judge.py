@@ -19,9 +19,7 @@ import torch
 
 from kernels.evaluate.environment import describe_environment
 from kernels.evaluate.evaluation import Evaluation, Finding, Phase, TimingSection, TrialResult
-from kernels.evaluate.exchange import Malformed
-from kernels.evaluate.isolation import Limits, Worker, WorkerFailed, private_folder
-from kernels.evaluate.measures import Measures
+from kernels.evaluate.measures.parts import Measures
 from kernels.evaluate.options import Options
 from kernels.evaluate.outcome import failure_finding, reference_finding
 from kernels.evaluate.result import Environment
@@ -29,6 +27,8 @@ from kernels.evaluate.status import Status
 from kernels.evaluate.subject import Target, Unusable
 from kernels.evaluate.trials import CandidateFailed, ReferenceFailed, Trials
 from kernels.evaluate.verdict import FAILURE, decide
+from kernels.evaluate.workers.exchange import Malformed
+from kernels.evaluate.workers.isolation import Limits, Worker, WorkerFailed, private_folder
 
 __all__ = ["evaluate", "unusable"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kernels.evaluate.evaluation import Finding
-from kernels.evaluate.isolation import WorkerFailed
 from kernels.evaluate.status import Status
 from kernels.evaluate.verdict import FAILURE
+from kernels.evaluate.workers.isolation import WorkerFailed
 
 __all__ = ["failure_finding", "reference_finding", "status_of"]
 

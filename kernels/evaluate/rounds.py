@@ -23,8 +23,6 @@ import torch
 
 from kernels.evaluate.correctness import output_error, timed_bounds
 from kernels.evaluate.evaluation import Finding, OutputError, TimingRow, TimingSection, TrialResult
-from kernels.evaluate.exchange import Malformed, tensors_of
-from kernels.evaluate.isolation import Worker, WorkerFailed
 from kernels.evaluate.outputs import changed_bytes, rule_broken, structure_difference
 from kernels.evaluate.rules import (
     CANDIDATE,
@@ -37,8 +35,10 @@ from kernels.evaluate.rules import (
     repeat_finding,
     round_trip_note,
 )
-from kernels.evaluate.statistics import compare, summarise
+from kernels.evaluate.timing.statistics import compare, summarise
 from kernels.evaluate.trials import CandidateFailed, Drawn, Trials
+from kernels.evaluate.workers.exchange import Malformed, tensors_of
+from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
 __all__ = ["COMPILED", "Rounds"]
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.clocks import Sampler
 from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection
-from kernels.evaluate.isolation import WorkerFailed
 from kernels.evaluate.rounds import Rounds
 from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, REPEATED, graph_clock_finding
-from kernels.evaluate.statistics import summarise
+from kernels.evaluate.timing.clocks import Sampler
+from kernels.evaluate.timing.statistics import summarise
 from kernels.evaluate.trials import CandidateFailed
 from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.isolation import WorkerFailed
 
 __all__ = ["CudaRounds"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from kernels.evaluate.exchange import describe, read_value, tensors_of
-from kernels.evaluate.isolation import Limits, Worker, WorkerFailed, private_folder
 from kernels.evaluate.options import Options
 from kernels.evaluate.outcome import reference_finding
 from kernels.evaluate.subject import Target
+from kernels.evaluate.workers.exchange import describe, read_value, tensors_of
+from kernels.evaluate.workers.isolation import Limits, Worker, WorkerFailed, private_folder
 
 __all__ = ["SpecsFailed", "specs"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from kernels.discover import problem_packages
 from kernels.errors import KernelsError
 from kernels.evaluate.evaluation import Source, Subject
-from kernels.evaluate.popcorn import NAME as POPCORN
 from kernels.evaluate.status import Status
+from kernels.evaluate.workers.popcorn import NAME as POPCORN
 
 __all__ = ["Target", "Unusable", "find_target", "sources_of"]
 

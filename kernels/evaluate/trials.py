@@ -20,12 +20,12 @@ import torch
 
 from kernels.evaluate.correctness import bounds_of, output_error
 from kernels.evaluate.evaluation import Finding, OutputError, TrialResult
-from kernels.evaluate.exchange import Malformed, read_value, tensors_of
-from kernels.evaluate.isolation import Worker, WorkerFailed
 from kernels.evaluate.options import Options
 from kernels.evaluate.outputs import changed_bytes, equal, leaves_of, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.subject import Target
+from kernels.evaluate.workers.exchange import Malformed, read_value, tensors_of
+from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 from kernels.problem import Tolerance
 
 __all__ = ["CandidateFailed", "Drawn", "ReferenceFailed", "Trials"]

@@ -29,7 +29,7 @@ from kernels.evaluate.rules import (
     repeat_finding,
     round_trip_of,
 )
-from kernels.evaluate.statistics import compare, summarise
+from kernels.evaluate.timing.statistics import compare, summarise
 from kernels.evaluate.verdict import decide
 
 __all__ = ["differences"]

@@ -37,7 +37,7 @@ def measure(
     (``"sm_90a"``) builds for a GPU that need not be here, and calls nothing.
     """
     from kernels.evaluate.environment import describe_environment
-    from kernels.evaluate.processes import time_processes
+    from kernels.evaluate.timing.processes import time_processes
 
     first = [sys.executable, "-m", "kernels.startup.first_call", package, device]
     first += ["--build", build_arch] if build_arch else []

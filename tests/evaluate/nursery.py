@@ -48,8 +48,8 @@ class Nursery:
         )
 
     def start(self, command: Sequence[str], **words: Any) -> _Worker:
-        """A worker of ``command``, which runs ``kernels.evaluate.worker``."""
-        assert command[1:3] == ["-m", "kernels.evaluate.worker"]
+        """A worker of ``command``, which runs ``kernels.evaluate.workers.entry``."""
+        assert command[1:3] == ["-m", "kernels.evaluate.workers.entry"]
         files = [words["stdout"], *words["pass_fds"]]
         pid = self.ask({"arguments": command[3:], "environment": dict(words["env"])}, files)
         return _Worker(self, pid)
@@ -97,7 +97,7 @@ class _Worker:
 def _serve(file: int) -> None:
     import torch  # noqa: F401
 
-    from kernels.evaluate import worker, worker_candidate, worker_reference  # noqa: F401
+    from kernels.evaluate.workers import entry as worker  # noqa: F401
 
     ours = socket.socket(fileno=file)
     while True:
@@ -123,8 +123,8 @@ def _ended(pid: int) -> int | None:
 
 
 def _be_worker(request: Mapping[str, Any], files: list[int]) -> None:
-    """Become what ``python -m kernels.evaluate.worker`` would be, and never return."""
-    from kernels.evaluate import worker
+    """Become what ``python -m kernels.evaluate.workers.entry`` would be, and never return."""
+    from kernels.evaluate.workers import entry as worker
 
     code = 1
     try:
@@ -139,7 +139,7 @@ def _be_worker(request: Mapping[str, Any], files: list[int]) -> None:
         os.environ.update(request["environment"])
         arguments = list(request["arguments"])
         arguments[arguments.index("--fd") + 1] = str(channel)
-        sys.argv = ["kernels.evaluate.worker", *arguments]
+        sys.argv = ["kernels.evaluate.workers.entry", *arguments]
         sys.modules["__main__"] = worker
         code = worker.main(arguments)
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.evaluate.exchange import (
+from kernels.evaluate.workers.exchange import (
     Channel,
     ChannelClosed,
     ChannelTimeout,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.evaluate.isolation import Limits, Worker, WorkerFailed, private_folder
+from kernels.evaluate.workers.isolation import Limits, Worker, WorkerFailed, private_folder
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -229,7 +229,7 @@ def test_a_killed_judge_leaves_no_worker(tmp_path: Path) -> None:
     program = f"""
     import sys, time
     from pathlib import Path
-    from kernels.evaluate.isolation import Limits, Worker
+    from kernels.evaluate.workers.isolation import Limits, Worker
     one = Worker("reference", Path({str(tmp_path)!r}), Limits(60), "cpu", 1)
     one.started()
     print(one.pid, flush=True)

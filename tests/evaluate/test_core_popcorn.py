@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernels.evaluate.popcorn import PopcornPri
+from kernels.evaluate.workers.popcorn import PopcornPri
 
 FORMS: list[Callable[[PopcornPri], int]] = [
     lambda p: p.jitter_int(64),

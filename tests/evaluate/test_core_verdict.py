@@ -21,7 +21,6 @@ from kernels.evaluate.evaluation import (
     TimingSection,
     TrialResult,
 )
-from kernels.evaluate.isolation import WorkerFailed
 from kernels.evaluate.outcome import failure_finding, reference_finding, status_of
 from kernels.evaluate.result import Environment, as_json
 from kernels.evaluate.rules import (
@@ -36,10 +35,11 @@ from kernels.evaluate.rules import (
     round_trip_note,
     round_trip_of,
 )
-from kernels.evaluate.statistics import compare, summarise
 from kernels.evaluate.status import Status
+from kernels.evaluate.timing.statistics import compare, summarise
 from kernels.evaluate.verdict import decide
 from kernels.evaluate.verify import differences
+from kernels.evaluate.workers.isolation import WorkerFailed
 
 GOOD = OutputError(
     "", (2,), "float32", 1e-7, 1e-8, 1e-7, 1e-8, 0, 2, 1e-4, 1e-4, None, None, None, 1e-7, 1e-7, 1e-5, 1.0

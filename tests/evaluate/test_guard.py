@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 START = """
 import os, resource, signal, subprocess, sys
-from kernels.evaluate.guard import guard
+from kernels.evaluate.workers.guard import guard
 parent = os.getppid()
 """
 PROC = "os.open(f'/proc/{parent}', os.O_RDONLY)"
@@ -67,14 +67,15 @@ def test_what_is_left(call: str) -> None:
     assert "lived 0" in done.stdout, done.stdout
 
 
+EXCHANGE = "kernels.evaluate.workers.exchange"
 SEALED = {
     "time.perf_counter = lambda: 0.0": "time.perf_counter",
     "torch.Tensor.untyped_storage = lambda self: None": "Tensor.untyped_storage",
     "json.dumps = str": "json.dumps",
     "import builtins; builtins.all = lambda values: True": "builtins.all",
-    "exchange.write_value = print": "kernels.evaluate.exchange.write_value",
-    "exchange.write_value.__code__ = (lambda *a, **k: {}).__code__": "kernels.evaluate.exchange.write_value",
-    "exchange.Channel.send = print": "kernels.evaluate.exchange.Channel.send",
+    "exchange.write_value = print": f"{EXCHANGE}.write_value",
+    "exchange.write_value.__code__ = (lambda *a, **k: {}).__code__": f"{EXCHANGE}.write_value",
+    "exchange.Channel.send = print": f"{EXCHANGE}.Channel.send",
     "torch.set_default_dtype(torch.float64); torch.set_num_threads(1)": "",
     "torch.jit.script(torch.nn.Linear(2, 2))": "",
 }
@@ -83,7 +84,7 @@ SEALED = {
 # Each change is made in a fork: importing torch for each would take most of a minute.
 FORKS = """
 import json, os, sys, time, torch
-from kernels.evaluate import exchange, seal
+from kernels.evaluate.workers import exchange, seal
 check, say = seal.seal(), os.write
 for change in json.loads(sys.argv[1]):
     if os.fork() == 0:

@@ -81,7 +81,7 @@ OTHER_VIOLATIONS = {
         "from kernels import evaluate",
         "import __main__",
         "import sys\nsys.modules['__main__']",
-        "import importlib\nimportlib.import_module('kernels.evaluate.worker')",
+        "import importlib\nimportlib.import_module('kernels.evaluate.workers.entry')",
         "import kernels\nkernels.evaluate.trials",
     ],
     "other-processes": ["import glob\nglob.glob('/proc/[0-9]*/cmdline')", "import os\nos.listdir('/proc')"],

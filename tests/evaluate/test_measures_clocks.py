@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.evaluate import nvml
-from kernels.evaluate.clocks import Sampler
+from kernels.evaluate.timing import nvml
+from kernels.evaluate.timing.clocks import Sampler
 from kernels.evaluate.unavailable import Unavailable
 
 # Two GPUs. The second says nothing of its power, and knows throttling only by its old name.
@@ -157,7 +157,7 @@ def test_throttling_is_named_and_idling_is_none() -> None:
 def test_memory_is_watched_by_a_process_of_its_own(library: str) -> None:
     root = Path(nvml.__file__).resolve().parents[2]
     environment = {"LD_LIBRARY_PATH": str(Path(library).parent), "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "kernels.evaluate.nvml", "GPU-aaaa1111"]
+    command = [sys.executable, "-m", "kernels.evaluate.timing.nvml", "GPU-aaaa1111"]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as watcher:

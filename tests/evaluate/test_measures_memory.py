@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from kernels.evaluate.memory import extra_bytes, storage_bytes
+from kernels.evaluate.measures.memory import extra_bytes, storage_bytes
 
 MIB = 1 << 20
 GRAIN = 2 * MIB  # what resident memory is exact to, in a process with torch's threads in it

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.evaluate import ceilings as measuring
-from kernels.evaluate import roofline
 from kernels.evaluate.evaluation import Ceilings
-from kernels.evaluate.roofline import PACKAGE, TORCH, MachineCeilings, count, floor_us, place
+from kernels.evaluate.measures import ceilings as measuring
+from kernels.evaluate.measures import roofline
+from kernels.evaluate.measures.roofline import PACKAGE, TORCH, MachineCeilings, count, floor_us, place
 from kernels.evaluate.unavailable import Unavailable
 
 # Round numbers in the size of a large GPU.

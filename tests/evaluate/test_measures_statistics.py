@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kernels.evaluate.evaluation import TimingRow
-from kernels.evaluate.statistics import compare, effective_size, median_interval, outliers, summarise
+from kernels.evaluate.timing.statistics import compare, effective_size, median_interval, outliers, summarise
 
 Noise = Callable[[random.Random, int], list[float]]
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from kernels.evaluate.cuda_tools import CudaTools, DriverError
-from kernels.evaluate.timing_cuda import CaptureFailed, Timer
+from kernels.evaluate.timing.cuda import CaptureFailed, Timer
+from kernels.evaluate.timing.cuda_tools import CudaTools, DriverError
 from kernels.evaluate.unavailable import Unavailable
 
 
@@ -353,7 +353,7 @@ def test_patched_clocks_change_nothing(tools: CudaTools, monkeypatch: pytest.Mon
 
 _FRESH = """
 import json, statistics, sys, torch
-from kernels.evaluate.timing_cuda import Timer
+from kernels.evaluate.timing.cuda import Timer
 sets = [torch.randn(int(sys.argv[1]), device="cuda") for _ in range(4)]
 timer = Timer([lambda x=x: torch.sin(x) for x in sets])
 print(json.dumps(statistics.median(timer.graph(100, seconds=1.0)[0])))

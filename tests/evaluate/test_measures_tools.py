@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kernels.errors import ToolchainError
-from kernels.evaluate import counters, launches, machine_code, nvidia_tools, sanitizer
+from kernels.evaluate.measures import counters, launches, machine_code, nvidia_tools, sanitizer
 from kernels.evaluate.unavailable import Unavailable
 from kernels.toolchain import find_cuda
 

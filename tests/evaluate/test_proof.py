@@ -153,7 +153,7 @@ def judged(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[tuple[str, str, str], Future[Seen]]]:
     """What the judge says to each candidate that a selected test asks about, a few at a time."""
-    from kernels.evaluate import isolation
+    from kernels.evaluate.workers import isolation
 
     folder = tmp_path_factory.mktemp("candidates")
     with contextlib.ExitStack() as stack:

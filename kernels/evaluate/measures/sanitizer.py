@@ -7,8 +7,8 @@ import re
 import tempfile
 from collections.abc import Sequence
 
-from kernels.evaluate import nvidia_tools as tools
 from kernels.evaluate.evaluation import Sanitizer
+from kernels.evaluate.measures import nvidia_tools as tools
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["TOOLS", "parse", "run"]

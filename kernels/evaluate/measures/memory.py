@@ -154,12 +154,12 @@ def _watched() -> Iterator[list[int]]:
     name = f"GPU-{uuid}" if uuid is not None else str(torch.cuda.current_device())
     seen: list[int] = []
     with subprocess.Popen(
-        [sys.executable, "-m", "kernels.evaluate.nvml", name],
+        [sys.executable, "-m", "kernels.evaluate.timing.nvml", name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).resolve().parents[2],  # where `kernels` is found
+        cwd=Path(__file__).resolve().parents[3],  # where `kernels` is found
     ) as watcher:
         assert watcher.stdout is not None and watcher.stdin is not None and watcher.stderr is not None
         try:

@@ -16,12 +16,9 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.exchange import map_value, tensors_of, write_value
-from kernels.evaluate.popcorn import NAME as POPCORN
-from kernels.evaluate.popcorn import PopcornPri
 from kernels.evaluate.status import Status
-from kernels.evaluate.timing import no_collector
-from kernels.evaluate.worker_calls import (
+from kernels.evaluate.timing.host import no_collector
+from kernels.evaluate.workers.calls import (
     InputSets,
     load_file,
     make_sampler,
@@ -30,6 +27,9 @@ from kernels.evaluate.worker_calls import (
     poisoned,
     synchroniser,
 )
+from kernels.evaluate.workers.exchange import map_value, tensors_of, write_value
+from kernels.evaluate.workers.popcorn import NAME as POPCORN
+from kernels.evaluate.workers.popcorn import PopcornPri
 
 __all__ = ["Candidate", "handlers"]
 
@@ -93,7 +93,7 @@ class Candidate:
         self._timers: dict[Any, Any] = {}
         self._tools: Any = None
         if device == "cuda":
-            from kernels.evaluate.cuda_tools import CudaTools
+            from kernels.evaluate.timing.cuda_tools import CudaTools
 
             # Made before the candidate's first line: its clock, events and flush are then out of reach.
             self._tools = CudaTools(torch.cuda.current_device())
@@ -212,26 +212,26 @@ class Candidate:
 
     def save(self, folder: str, set: int) -> dict[str, Any]:
         """Write what ``--replay`` needs beside the candidate itself: the inputs of one set."""
-        from kernels.evaluate.replay import save
+        from kernels.evaluate.workers.replay import save
 
         return save(Path(folder), self._sets[set])
 
     def libraries(self) -> dict[str, Any]:
         """Shared libraries this process has mapped that were built outside torch and the system."""
-        from kernels.evaluate.replay import built_libraries
+        from kernels.evaluate.workers.replay import built_libraries
 
         return {"libraries": built_libraries()}
 
     def gradients(self, folder: str, name: str, set: int, seed: int) -> dict[str, Any]:
         """Gradients for the inputs and parameters, by name; empty where no output asks for any."""
-        from kernels.evaluate.gradients import gradients
+        from kernels.evaluate.workers.gradients import gradients
 
         found = gradients(self._model, self._sets[set], seed)
         return {"gradients": write_value(found, Path(folder) / f"{name}.grad", values_only=True)}
 
     def memory(self, set: int) -> dict[str, Any]:
         """Bytes that one call needs beyond its inputs and outputs."""
-        from kernels.evaluate.memory import extra_bytes
+        from kernels.evaluate.measures.memory import extra_bytes
         from kernels.evaluate.result import as_json
 
         inputs = self._sets[set]
@@ -241,7 +241,7 @@ class Candidate:
 
     def launches(self, set: int) -> dict[str, Any]:
         """The kernels of one call, from the GPU's own records."""
-        from kernels.evaluate.launches import record
+        from kernels.evaluate.measures.launches import record
         from kernels.evaluate.result import as_json
 
         inputs = self._sets[set]
@@ -250,7 +250,7 @@ class Candidate:
 
     def cuda_time(self, mode: str, cache: str, sets: int, samples: int, budget: float) -> dict[str, Any]:
         """Samples of the CUDA timer over the first ``sets`` sets; the outputs are kept for ``collect``."""
-        from kernels.evaluate.worker_cuda import timed
+        from kernels.evaluate.workers.cuda import timed
 
         values = [self._sets[number] for number in range(sets)]
         timer = self._timer(values)
@@ -267,7 +267,7 @@ class Candidate:
             return {"kernels_seen": int(self._timer(values).kernels_seen())}
 
     def _timer(self, values: list[Any]) -> Any:
-        from kernels.evaluate.worker_cuda import make_timer
+        from kernels.evaluate.workers.cuda import make_timer
 
         if len(values) not in self._timers:
             self._timers[len(values)] = make_timer(self._model, values, self._tools)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.timing_cuda import CaptureFailed, Timer
+from kernels.evaluate.timing.cuda import CaptureFailed, Timer
 
 __all__ = ["make_timer", "timed"]
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.draws import Draw, FileSide, NoCast, PackageSide
-from kernels.evaluate.exchange import describe, tensors_of, write_value
 from kernels.evaluate.result import as_json
-from kernels.evaluate.timing import no_collector
-from kernels.evaluate.worker_calls import (
+from kernels.evaluate.timing.host import no_collector
+from kernels.evaluate.workers.calls import (
     InputSets,
     make_sampler,
     synchroniser,
 )
+from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
+from kernels.evaluate.workers.exchange import describe, tensors_of, write_value
 
 __all__ = ["Reference", "handlers"]
 
@@ -192,7 +192,7 @@ class Reference:
 
     def gradients(self, folder: str, name: str, seed: int) -> dict[str, Any]:
         """Gradients of the current draw, by input and parameter."""
-        from kernels.evaluate.gradients import gradients
+        from kernels.evaluate.workers.gradients import gradients
 
         draw = self._current()
         found = gradients(draw.model, draw.inputs, seed)
@@ -229,7 +229,7 @@ class Reference:
         self, route: str, mode: str, cache: str, sets: int, samples: int, budget: float
     ) -> dict[str, Any]:
         """Samples of the CUDA timer of one route over the first ``sets`` sets."""
-        from kernels.evaluate.worker_cuda import make_timer, timed
+        from kernels.evaluate.workers.cuda import make_timer, timed
 
         values = [self._sets[number] for number in range(sets)]
         key = (route, len(values))
@@ -244,7 +244,7 @@ class Reference:
         draw = self._current()
         if draw.cost is not None:
             return {"flops": draw.cost[0], "least_bytes": draw.cost[1], "by": "problem package"}
-        from kernels.evaluate.roofline import count
+        from kernels.evaluate.measures.roofline import count
 
         with torch.no_grad():
             flops, least_bytes, by = count(draw.model, draw.inputs)

@@ -1,8 +1,8 @@
 """The little of NVIDIA's management library that measurements ask, through ctypes.
 
 NVML comes with the driver and needs no CUDA context, so a process that never touches
-the GPU can watch it. ``python -m kernels.evaluate.nvml DEVICE`` watches the memory in
-use, from a process of its own, for :mod:`kernels.evaluate.memory`.
+the GPU can watch it. ``python -m kernels.evaluate.timing.nvml DEVICE`` watches the memory in
+use, from a process of its own, for :mod:`kernels.evaluate.measures.memory`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernels.evaluate.evaluation import KernelCode
-from kernels.evaluate.nvidia_tools import demangle, find, run
+from kernels.evaluate.measures.nvidia_tools import demangle, find, run
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["Code", "Resources", "parse_resources", "parse_sass", "read"]

@@ -1,4 +1,4 @@
-"""Measures what a machine reaches, as a program of its own: ``python -m kernels.evaluate.ceilings cuda:0``.
+"""Measures what a machine reaches, as a program: ``python -m kernels.evaluate.measures.ceilings cuda:0``.
 
 Prints one JSON object. Rates come from large matrix products and large copies through
 torch, the best of several; "launch" is a kernel that does nothing, inside a CUDA graph. What
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kernels.device import describe
-from kernels.evaluate.nvml import opened
+from kernels.evaluate.timing.nvml import opened
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["cpu_bounds", "cuda_bounds", "measure"]
@@ -125,7 +125,7 @@ def _best_seconds(call: Callable[[], object], calls: int = 1) -> float:
 
 
 def _cuda(index: int) -> dict[str, Any]:
-    from kernels.evaluate.cuda_tools import CudaTools
+    from kernels.evaluate.timing.cuda_tools import CudaTools
 
     tools = CudaTools(index)
     properties = torch.cuda.get_device_properties(index)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.evaluate.evaluation import Counters
-from kernels.evaluate.nvidia_tools import find, read_log, run
+from kernels.evaluate.measures.nvidia_tools import find, read_log, run
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["parse", "profile"]

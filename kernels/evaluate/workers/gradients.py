@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.exchange import tensors_of
+from kernels.evaluate.workers.exchange import tensors_of
 
 __all__ = ["gradients"]
 

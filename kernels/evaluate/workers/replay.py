@@ -1,6 +1,6 @@
 """One candidate and one saved input, without a judge: what profilers start.
 
-``python -m kernels.evaluate.worker --replay FOLDER [--calls N]`` loads the candidate that
+``python -m kernels.evaluate.workers.entry --replay FOLDER [--calls N]`` loads the candidate that
 ``FOLDER/replay.json`` names, the inputs beside it, calls once to build and warm up, and then N
 times between cudaProfilerStart and cudaProfilerStop.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels.evaluate.exchange import map_value, write_value
+from kernels.evaluate.workers.exchange import map_value, write_value
 
 __all__ = ["DESCRIPTION", "built_libraries", "replay", "save"]
 
@@ -29,7 +29,7 @@ def replay(folder: str, calls: int) -> int:
     """Run the saved call. Returns the exit code; raises what the candidate raises."""
     import torch
 
-    from kernels.evaluate.worker_candidate import Candidate
+    from kernels.evaluate.workers.candidate import Candidate
 
     home = Path(folder)
     words: Mapping[str, Any] = json.loads((home / DESCRIPTION).read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def replay(folder: str, calls: int) -> int:
     candidate.open(words["path"], words["package"], words.get("popcorn"))
     candidate.construct(folder, words["init"], words["state"], words["seed"])
     inputs, storages = map_value(home, words["inputs"])
-    from kernels.evaluate.worker_calls import place
+    from kernels.evaluate.workers.calls import place
 
     inputs, _ = place(inputs, storages, words["device"])
     model = candidate.model

@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from kernels.evaluate.options import Options
-from kernels.evaluate.replay import DESCRIPTION
 from kernels.evaluate.trials import CandidateFailed, Trials
 from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.replay import DESCRIPTION
 
 __all__ = ["run_tools"]
 
@@ -44,7 +44,7 @@ def run_tools(trials: Trials, options: Options, skipped: dict[str, str]) -> dict
 
 
 def _code(trials: Trials, skipped: dict[str, str], found: dict[str, Any]) -> None:
-    from kernels.evaluate import machine_code
+    from kernels.evaluate.measures import machine_code
 
     try:
         reply = trials.ask_candidate("code", "libraries")
@@ -62,7 +62,7 @@ def _code(trials: Trials, skipped: dict[str, str], found: dict[str, Any]) -> Non
 
 
 def _counters(command: list[str], options: Options, skipped: dict[str, str], found: dict[str, Any]) -> None:
-    from kernels.evaluate import counters
+    from kernels.evaluate.measures import counters
 
     try:
         found["counters"] = counters.profile(command, seconds=options.time_limit)
@@ -71,7 +71,7 @@ def _counters(command: list[str], options: Options, skipped: dict[str, str], fou
 
 
 def _sanitizer(command: list[str], options: Options, skipped: dict[str, str], found: dict[str, Any]) -> None:
-    from kernels.evaluate import sanitizer
+    from kernels.evaluate.measures import sanitizer
 
     reports = []
     for tool in options.sanitizer:
@@ -89,4 +89,4 @@ def _replay_command(trials: Trials) -> list[str]:
     reply = trials.ask_candidate("profile", "save", folder=str(folder), set=0)
     words = {**trials.replay_words, "inputs": reply["inputs"]}
     (folder / DESCRIPTION).write_text(json.dumps(words), encoding="utf-8")
-    return [sys.executable, "-m", "kernels.evaluate.worker", "--replay", str(folder)]
+    return [sys.executable, "-m", "kernels.evaluate.workers.entry", "--replay", str(folder)]

@@ -15,10 +15,10 @@ from kernels.evaluate.evaluation import (
     Memory,
     TimingSection,
 )
-from kernels.evaluate.exchange import Malformed
 from kernels.evaluate.options import Options
 from kernels.evaluate.rules import CANDIDATE, floor_finding
 from kernels.evaluate.trials import CandidateFailed, ReferenceFailed, Trials
+from kernels.evaluate.workers.exchange import Malformed
 
 __all__ = ["Measures"]
 
@@ -85,7 +85,7 @@ class Measures:
         findings = []
         if "roofline" in options.parts and timing is not None:
             findings = self._roofline(trials, timing, options, skipped)
-        from kernels.evaluate.tools import run_tools
+        from kernels.evaluate.measures.tools import run_tools
 
         self._found.update(run_tools(trials, options, skipped))
         return findings
@@ -113,7 +113,7 @@ class Measures:
     def _roofline(
         self, trials: Trials, timing: TimingSection, options: Options, skipped: dict[str, str]
     ) -> list[Finding]:
-        from kernels.evaluate import roofline
+        from kernels.evaluate.measures import roofline
         from kernels.evaluate.unavailable import Unavailable
         from kernels.paths import cache_directory
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.exchange import tensors_of
-from kernels.evaluate.popcorn import NAME as POPCORN
-from kernels.evaluate.popcorn import PopcornPri
-from kernels.evaluate.worker_calls import load_file, module_name
+from kernels.evaluate.workers.calls import load_file, module_name
+from kernels.evaluate.workers.exchange import tensors_of
+from kernels.evaluate.workers.popcorn import NAME as POPCORN
+from kernels.evaluate.workers.popcorn import PopcornPri
 
 __all__ = ["Draw", "FileSide", "NoCast", "PackageSide"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.exchange import map_value
+from kernels.evaluate.workers.exchange import map_value
 
 __all__ = ["InputSets", "load_file", "make_sampler", "module_name", "place", "poisoned", "synchroniser"]
 

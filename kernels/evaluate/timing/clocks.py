@@ -11,7 +11,7 @@ import threading
 from types import TracebackType
 
 from kernels.evaluate.evaluation import ClockRecord
-from kernels.evaluate.nvml import Device, opened, throttle_names
+from kernels.evaluate.timing.nvml import Device, opened, throttle_names
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["Sampler"]
@@ -22,7 +22,7 @@ _PERIOD_SECONDS = 0.02
 class Sampler:
     """Follows one GPU between :meth:`start` and :meth:`stop`; can be started again.
 
-    ``device`` is a CUDA index or a UUID, as :func:`kernels.evaluate.nvml.opened` takes it.
+    ``device`` is a CUDA index or a UUID, as :func:`kernels.evaluate.timing.nvml.opened` takes it.
     Raises :class:`Unavailable` when made where NVML is absent or does not know the GPU.
     """
 

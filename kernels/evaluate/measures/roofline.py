@@ -34,8 +34,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.device import describe
 from kernels.evaluate.evaluation import Ceilings, Roofline
-from kernels.evaluate.memory import storage_bytes
-from kernels.evaluate.nvml import identify
+from kernels.evaluate.measures.memory import storage_bytes
+from kernels.evaluate.timing.nvml import identify
 from kernels.evaluate.unavailable import Unavailable
 
 __all__ = ["PACKAGE", "TORCH", "MachineCeilings", "ceilings", "count", "floor_us", "place"]
@@ -49,7 +49,7 @@ _VERSION = 1
 _MEASURED_MARGIN = 2.0
 _TIMEOUT_SECONDS = 300.0
 # The folder that holds this package: a process started elsewhere must find the same one.
-_HOME = str(Path(__file__).resolve().parents[2])
+_HOME = str(Path(__file__).resolve().parents[3])
 
 # The unit that serves a dtype torch multiplies in no unit of its own.
 _SERVED_BY = {
@@ -117,7 +117,7 @@ def _cuda_facts(device: str) -> list[Any]:
 
 
 def _measure(device: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "kernels.evaluate.ceilings", device]
+    command = [sys.executable, "-m", "kernels.evaluate.measures.ceilings", device]
     if device == "cpu":
         command.append(str(torch.get_num_threads()))
     path = [_HOME, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,4 +1,4 @@
-"""The program of a worker process: ``python -m kernels.evaluate.worker --role ROLE --fd N ...``.
+"""The program of a worker process: ``python -m kernels.evaluate.workers.entry --role ROLE --fd N ...``.
 
 It answers the judge's requests one after the other until the judge closes the socket.
 Whatever fails inside a request is the reply's ``error``; what ends the process the judge
@@ -27,7 +27,7 @@ _PR_SET_DUMPABLE = 4
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until the judge is done. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m kernels.evaluate.worker")
+    parser = argparse.ArgumentParser(prog="python -m kernels.evaluate.workers.entry")
     parser.add_argument("--role", choices=("candidate", "reference"))
     parser.add_argument("--fd", type=int)
     parser.add_argument("--device", default="cpu")
@@ -37,21 +37,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     if arguments.replay:
-        from kernels.evaluate.replay import replay
+        from kernels.evaluate.workers.replay import replay
 
         return replay(arguments.replay, arguments.calls)
     _die_with_the_judge(hidden=arguments.role == "reference")
     import torch
 
-    from kernels.evaluate.exchange import Channel
+    from kernels.evaluate.workers.exchange import Channel
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     handlers = _handlers(arguments.role, arguments.device)
     replaced: Callable[[], list[str]] = list
     if arguments.role == "candidate":
-        from kernels.evaluate.guard import guard
-        from kernels.evaluate.seal import seal
+        from kernels.evaluate.workers.guard import guard
+        from kernels.evaluate.workers.seal import seal
 
         unguarded = guard(os.getppid())
         if unguarded:
@@ -66,7 +66,7 @@ def serve(
     channel: Any, handlers: dict[str, Callable[..., dict[str, Any]]], replaced: Callable[[], list[str]] = list
 ) -> None:
     """Answer requests until the other end closes. ``replaced`` names what was replaced under the worker."""
-    from kernels.evaluate.exchange import ChannelClosed
+    from kernels.evaluate.workers.exchange import ChannelClosed
 
     send, receive = channel.send, channel.receive
     while True:
@@ -103,10 +103,10 @@ def explain(error: BaseException) -> dict[str, Any]:
 
 def _handlers(role: str, device: str) -> dict[str, Callable[..., dict[str, Any]]]:
     if role == "candidate":
-        from kernels.evaluate.worker_candidate import handlers
+        from kernels.evaluate.workers.candidate import handlers
 
         return handlers(device)
-    from kernels.evaluate.worker_reference import handlers as reference_handlers
+    from kernels.evaluate.workers.reference import handlers as reference_handlers
 
     return reference_handlers(device)
 

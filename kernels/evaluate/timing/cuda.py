@@ -29,8 +29,8 @@ from statistics import median
 from typing import Any
 
 from kernels.errors import first_line
-from kernels.evaluate.cuda_tools import CudaTools, DriverError
-from kernels.evaluate.timing import no_collector
+from kernels.evaluate.timing.cuda_tools import CudaTools, DriverError
+from kernels.evaluate.timing.host import no_collector
 
 __all__ = ["CaptureFailed", "Sampled", "Timer"]
 
@@ -151,7 +151,7 @@ class Timer:
         try:
             self._record_singles()
         except CaptureFailed:
-            from kernels.evaluate.launches import record
+            from kernels.evaluate.measures.launches import record
 
             return sum(launch.count for launch in record(self._calls[0]))
         return self._singles[0].work

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.evaluate.evaluation import Log
-from kernels.evaluate.exchange import Channel, ChannelClosed, ChannelTimeout, Malformed
+from kernels.evaluate.workers.exchange import Channel, ChannelClosed, ChannelTimeout, Malformed
 
 __all__ = ["Limits", "Worker", "WorkerFailed", "private_folder", "worker_command"]
 
@@ -90,7 +90,7 @@ def _sweep(home: Path) -> None:
 
 def worker_command(role: str, file: int, device: str, threads: int) -> list[str]:
     """The command line of a worker; ``file`` is its end of the socket."""
-    words = ["-m", "kernels.evaluate.worker", "--role", role, "--fd", str(file)]
+    words = ["-m", "kernels.evaluate.workers.entry", "--role", role, "--fd", str(file)]
     return [sys.executable, *words, "--device", device, "--threads", str(threads)]
 
 
@@ -114,7 +114,7 @@ class Worker:
         self._stopped = self._closed = False
         self._outside = 0.0
         self.failure: WorkerFailed | None = None
-        root = str(Path(__file__).resolve().parent.parent.parent)
+        root = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         # One count of threads for everybody, whichever library starts them.
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))

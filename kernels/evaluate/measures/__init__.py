@@ -1,0 +1,1 @@
+"""What is measured beside correctness and time: memory, launches, machine code, counters, limits."""

@@ -1,0 +1,1 @@
+"""Clocks, timers and what their samples say."""

@@ -1,0 +1,1 @@
+"""The processes that run code the judge does not trust: how they start, what they do, what they say."""
