@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/convert.cuh"
+
 struct Half {
   uint16_t bits;
 };
@@ -29,28 +31,22 @@ struct AccumulatorOf<double> {
   using type = double;
 };
 
-__device__ __forceinline__ float half_bits_to_float(uint16_t bits) {
-  float result;
-  asm("{ .reg .f16 h; mov.b16 h, %1; cvt.f32.f16 %0, h; }" : "=f"(result) : "h"(bits));
-  return result;
-}
-
 __device__ __forceinline__ float to_accumulator(float x) { return x; }
 __device__ __forceinline__ double to_accumulator(double x) { return x; }
 __device__ __forceinline__ float to_accumulator(int8_t x) { return static_cast<float>(x); }
 __device__ __forceinline__ float to_accumulator(uint8_t x) { return static_cast<float>(x); }
-__device__ __forceinline__ float to_accumulator(Half x) { return half_bits_to_float(x.bits); }
+__device__ __forceinline__ float to_accumulator(Half x) { return ptx::half_to_float(x.bits); }
 __device__ __forceinline__ float to_accumulator(BFloat16 x) {
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
 }
 __device__ __forceinline__ float to_accumulator(Float8E5M2 x) {
-  return half_bits_to_float(static_cast<uint16_t>(x.bits << 8));
+  return ptx::half_to_float(static_cast<uint16_t>(x.bits << 8));
 }
 // Shifted into a Half the exponent is read with bias 15 in place of 7: 2^8 too small.
 // Subnormals come out right as well.
 __device__ __forceinline__ float to_accumulator(Float8E4M3 x) {
   const uint16_t half = static_cast<uint16_t>(((x.bits & 0x80) << 8) | ((x.bits & 0x7f) << 7));
-  const float value = half_bits_to_float(half) * 256.0f;
+  const float value = ptx::half_to_float(half) * 256.0f;
   return (x.bits & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : value;
 }
 
@@ -66,9 +62,7 @@ __device__ __forceinline__ double from_accumulator<double>(double x) {
 }
 template <>
 __device__ __forceinline__ Half from_accumulator<Half>(float x) {
-  Half result;
-  asm("{ .reg .f16 h; cvt.rn.f16.f32 h, %1; mov.b16 %0, h; }" : "=h"(result.bits) : "f"(x));
-  return result;
+  return Half{ptx::float_to_half(x)};
 }
 // By hand: the instruction for bfloat16 needs sm_80.
 template <>

@@ -65,13 +65,13 @@
 namespace attention {
 
 // What a consumer warpgroup holds, and its steps.
-template <typename T, int HEAD_DIM, int P_PARTS>
+template <typename T, bool SCALED, int HEAD_DIM, int P_PARTS>
 struct HopperConsumer {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
   static constexpr int PARTS = TILE::PARTS;
   static constexpr int BLOCK_N = TILE::BLOCK_N;
-  static constexpr bool PROMOTE = PARTS == 2;
+  static constexpr bool PROMOTE = TILE::PROMOTE;
   // Columns of O that one product covers; fewer where O itself takes half of the registers.
   static constexpr int COLUMNS = TILE::PADDED % 128 != 0 || (PROMOTE && TILE::PADDED > 128) ? 64 : 128;
   static constexpr int COLUMN_BLOCKS = TILE::PADDED / COLUMNS;
@@ -79,23 +79,31 @@ struct HopperConsumer {
   // One part of P leaves an error of up to 2^-12 of each weight. Errors of many weights partly cancel: of 16-bit
   // inputs the second part is left out where the squares of a row's weights sum to less than 1 / 32, and what
   // is left is 2e-5 of the values, a fifth of the tolerance, in the mean.
-  static constexpr bool LOW_IS_OPTIONAL = P_PARTS == 2 && PARTS == 1;
+  static constexpr bool LOW_IS_OPTIONAL = P_PARTS == 2 && !PROMOTE;
   static constexpr float P_SCALE = P_PARTS == 2 ? 16384.0f : 1.0f;  // or the second part would be denormal
 
   float o[COLUMN_BLOCKS][COLUMNS / 2];
   float s[BLOCK_N / 2];
+  int32_t integer_s[IS_INT8<T> ? BLOCK_N / 2 : 1];  // S as it comes of int8
   uint32_t p[P_PARTS][K_STEPS][4];
   float row_max[2];  // of S times Q's scale
   float row_sum[2];  // this lane's share, times P_SCALE
   float row_square[LOW_IS_OPTIONAL ? 2 : 1];  // the same of the squares
   bool low_matters = P_PARTS == 2;  // whether P's second part does
 
-  // S = Q K^T for the tile at k_address; runs on.
+  // S = Q K^T for the tile at k_address; runs on. take_scores() must follow.
   __device__ __forceinline__ void issue_scores(uint32_t q_address, uint32_t k_address) {
+    if constexpr (IS_INT8<T>)
+      issue_scores(integer_s, q_address, k_address);
+    else
+      issue_scores(s, q_address, k_address);
+  }
+  template <typename S>
+  __device__ __forceinline__ void issue_scores(S (&target)[BLOCK_N / 2], uint32_t q_address, uint32_t k_address) {
     asm volatile("" : "+r"(q_address));  // or every step's descriptor would be kept in a register
     k_address = __shfl_sync(0xffffffffu, k_address, 0);  // known to be uniform: descriptors need uniform registers
     const ptx::Operand q(q_address, 0), k(k_address, 0);
-    constexpr int STEPS = (HEAD_DIM + 15) / 16;
+    constexpr int STEPS = (HEAD_DIM * TILE::SCORE_BYTES + 31) / 32;
 #pragma unroll
     for (int pass = 0; pass < 2 * PARTS - 1; ++pass) {
       const int q_part = PARTS == 2 && pass == 0, k_part = pass == 1;
@@ -103,14 +111,30 @@ struct HopperConsumer {
       for (int step = 0; step < STEPS; ++step) {
         const int inner = step % 4 * 32;
         const uint64_t a = q.at(q_part * Smem::Q_PART_BYTES + step / 4 * Smem::Q_SLAB_BYTES + inner);
-        const uint64_t b = k.at(k_part * TILE::PART_BYTES + step / 4 * TILE::SLAB_BYTES + inner);
+        const uint64_t b = k.at(k_part * TILE::K_PART_BYTES + step / 4 * TILE::SLAB_BYTES + inner);
         if (pass == 0 && step == 0)
-          ptx::wgmma_shared<false>(s, a, b);
+          ptx::wgmma_shared<false>(target, a, b);
         else
-          ptx::wgmma_shared<true>(s, a, b);
+          ptx::wgmma_shared<true>(target, a, b);
       }
     }
     ptx::wgmma_commit();
+  }
+
+  // Before issue_scores() and after its products are done: keeps the compiler's accesses to S where they belong.
+  __device__ __forceinline__ void hold_scores() {
+    if constexpr (IS_INT8<T>)
+      ptx::hold(integer_s);
+    else
+      ptx::hold(s);
+  }
+  // S in float, exactly: the sum of 256 products of int8 has 23 bits.
+  __device__ __forceinline__ void take_scores() {
+    hold_scores();
+    if constexpr (IS_INT8<T>) {
+#pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = static_cast<float>(integer_s[i]);
+    }
   }
 
   // target (+)= P V for one block of columns of the tile at v_address; runs on. WITH_LOW: with P's second part.
@@ -125,7 +149,7 @@ struct HopperConsumer {
       if (P_PARTS == 2 && pass == 0 && !WITH_LOW) continue;
 #pragma unroll
       for (int step = 0; step < K_STEPS; ++step) {
-        const uint64_t b = v.at(v_part * TILE::PART_BYTES + step * 16 * TILE::ROW_BYTES);
+        const uint64_t b = v.at(v_part * TILE::V_PART_BYTES + step * 16 * TILE::ROW_BYTES);
         if (PROMOTE && pass == 0 && step == 0)
           ptx::wgmma_registers<false>(target, p[p_part][step], b);
         else
@@ -183,7 +207,7 @@ struct HopperConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float x = s[step * 8 + i * 2], y = s[step * 8 + i * 2 + 1];
-        p[0][step][i] = pack_halves(x, y);
+        p[0][step][i] = ptx::floats_to_halves(x, y);
         if constexpr (P_PARTS == 2)
           if (low_matters) p[1][step][i] = pack_remainders(x, y, p[0][step][i]);
       }
@@ -207,12 +231,12 @@ __device__ __forceinline__ PackedRows<T, GROUP_SIZE> query_rows(const HopperArgu
 }
 
 // The three warps that have Q copied: takes jobs and hands them on.
-template <typename T, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem,
+template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem,
                                               int thread) {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
-  using Queries = HopperQueries<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using Queries = HopperQueries<T, SCALED, HEAD_DIM>;
   const int jobs = arguments.heads * arguments.row_tiles;
   int job = blockIdx.x;
 #pragma unroll 1
@@ -246,9 +270,14 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
       if (half == 0 && job < jobs) {
         if (is_first) ptx::wait_for_previous_kernel();  // the tiles are there
         if (thread == 0) smem.next_job() = gridDim.x + atomicAdd(arguments.next_job, 1);
+        if constexpr (SCALED) {
+          const HeadScales of_head(arguments, here.head);
+          is_bad = !is_usable(of_head.q, of_head.k, of_head.v);
+        }
         const TileScale* scales = arguments.scales + static_cast<int64_t>(here.head) * arguments.kv_tiles;
 #pragma unroll 1
-        for (int i = thread; i < here.num_tiles; i += LOADER_THREADS) is_bad = is_bad || !scales[i].is_good();
+        for (int i = thread; !IS_INTEGER<T> && i < here.num_tiles; i += LOADER_THREADS)
+          is_bad = is_bad || !scales[i].is_good();
         is_bad = ptx::any_of<LOADER_THREADS>(LOADER_BAR, is_bad);
       }
       if (thread == 0) {
@@ -263,10 +292,10 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
 }
 
 // The one thread that has K and V copied.
-template <typename T, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem) {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
+template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem) {
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
   Ring<Smem::BUFFERS> ring;
   ptx::wait_for_previous_kernel();  // the tiles are there
 #pragma unroll 1
@@ -284,18 +313,19 @@ __device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, con
       const int tile = item % 2 == 0 ? (is_v ? item / 2 - 1 : 0) : (item + (is_v ? 0 : 1)) / 2;
       ptx::barrier_wait(smem.empty_bar(ring.buffer), ring.parity ^ 1);
       ptx::Barrier* bar = smem.full_bar(ring.buffer);
-      ptx::barrier_arrive_expecting(bar, TILE::TILE_BYTES + (is_v ? 0 : static_cast<int>(sizeof(TileScale))));
-      ptx::bulk_copy(smem.tile(ring.buffer), arguments.tiles + ((first_tile + tile) * 2 + is_v) * TILE::TILE_BYTES,
-                     TILE::TILE_BYTES, bar);
-      if (!is_v) ptx::bulk_copy(&smem.scale(ring.buffer), &arguments.scales[first_tile + tile], sizeof(TileScale), bar);
+      const int bytes = is_v ? TILE::V_BYTES : TILE::K_BYTES;
+      const bool has_scale = !TILE::IS_EXACT && !is_v;
+      ptx::barrier_arrive_expecting(bar, bytes + (has_scale ? static_cast<int>(sizeof(TileScale)) : 0));
+      ptx::bulk_copy(smem.tile(ring.buffer), arguments.tiles + TILE::offset(first_tile + tile, is_v), bytes, bar);
+      if (has_scale) ptx::bulk_copy(&smem.scale(ring.buffer), &arguments.scales[first_tile + tile], sizeof(TileScale), bar);
       ring.next();
     }
   }
 }
 
 // A consumer warp's way past `count` items that it does not need.
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void skip(const HopperShared<T, HEAD_DIM>& smem, Ring<HopperMemory<T, HEAD_DIM>::BUFFERS>& ring,
+template <typename T, bool SCALED, int HEAD_DIM>
+__device__ __forceinline__ void skip(const HopperShared<T, SCALED, HEAD_DIM>& smem, Ring<HopperMemory<T, SCALED, HEAD_DIM>::BUFFERS>& ring,
                                      int count) {
 #pragma unroll 1
   for (; count > 0; --count) {
@@ -307,15 +337,21 @@ __device__ __forceinline__ void skip(const HopperShared<T, HEAD_DIM>& smem, Ring
 }
 
 // Splits a consumer warpgroup's rows of Q; returns whether they are for it, and leaves word for the portable kernel.
-template <typename T, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem, int job,
+template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem, int job,
                                            int q_buffer) {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Queries = HopperQueries<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Queries = HopperQueries<T, SCALED, HEAD_DIM>;
   const int half = threadIdx.x / 128 - 1;
   const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job / 2, arguments);
-  bool is_left = Queries::split(smem.q(q_buffer) + half * Queries::ROWS * TILE::ROW_BYTES,
-                                smem.q_scale(q_buffer) + half * Queries::ROWS, here.rows_here - half * Queries::ROWS);
+  float head_factor = 1.0f;
+  if constexpr (SCALED) {
+    const HeadScales of_head(arguments, here.head);
+    head_factor = of_head.q * of_head.k;
+  }
+  bool is_left =
+      Queries::split(smem.q(q_buffer) + half * Queries::ROWS * TILE::ROW_BYTES,
+                     smem.q_scale(q_buffer) + half * Queries::ROWS, here.rows_here - half * Queries::ROWS, head_factor);
   ptx::async_proxy_fence();
   is_left = ptx::any_of<128>(CONSUMER_BAR + half, is_left || job % 2 != 0);
   if (threadIdx.x % 128 == 0)
@@ -324,22 +360,22 @@ __device__ __forceinline__ bool split_rows(const HopperArguments& arguments, con
 }
 
 // A job whose rows are left to the portable kernel.
-template <typename T, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void pass_over(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem, int job,
-                                          int q_buffer, Ring<HopperMemory<T, HEAD_DIM>::BUFFERS>& ring) {
-  using TILE = HopperTile<T, HEAD_DIM>;
+template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void pass_over(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem, int job,
+                                          int q_buffer, Ring<HopperMemory<T, SCALED, HEAD_DIM>::BUFFERS>& ring) {
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
   __syncwarp();
   if (threadIdx.x % 32 == 0) ptx::barrier_arrive(smem.q_empty_bar(q_buffer, threadIdx.x / 128 - 1));
   skip(smem, ring, 2 * HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N>(job, arguments).num_tiles);
 }
 
 // One consumer warpgroup's share of a job.
-template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
-__device__ __forceinline__ void attend(const HopperArguments& arguments, const HopperShared<T, HEAD_DIM>& smem,
-                                       int job, int q_buffer, Ring<HopperMemory<T, HEAD_DIM>::BUFFERS>& ring) {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
-  using Consumer = HopperConsumer<T, HEAD_DIM, P_PARTS>;
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
+__device__ __forceinline__ void attend(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem,
+                                       int job, int q_buffer, Ring<HopperMemory<T, SCALED, HEAD_DIM>::BUFFERS>& ring) {
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using Consumer = HopperConsumer<T, SCALED, HEAD_DIM, P_PARTS>;
   constexpr int BLOCK_N = TILE::BLOCK_N;
   const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> here(job, arguments);
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);  // known to be uniform
@@ -350,6 +386,10 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   const auto release = [&](ptx::Barrier* bar) {
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(bar);
+  };
+  const auto tile_scale = [&](int buffer) {
+    if constexpr (TILE::IS_EXACT) return TileScale{1, 1, 1, 1};
+    return smem.scale(buffer);
   };
   // Rows past the last keep the last one's keys; they are not stored.
   const int first_row = here.first_row + warpgroup * 64;
@@ -371,11 +411,11 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   float rescale[2];
 
   ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
-  TileScale scale = smem.scale(ring.buffer);
+  TileScale scale = tile_scale(ring.buffer);
   ptx::wgmma_fence();
-  c.issue_scores(q_address, tile_address + ring.buffer * TILE::TILE_BYTES);
+  c.issue_scores(q_address, tile_address + ring.buffer * Smem::BUFFER_BYTES);
   ptx::wgmma_wait<0>();
-  ptx::hold(c.s);
+  c.take_scores();
   release(smem.empty_bar(ring.buffer));
   ring.next();
   const auto exponentials = [&](bool is_last) {
@@ -435,17 +475,17 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
     ring.next();
     const Ring<Smem::BUFFERS> v_place = ring;
     ring.next();
-    const uint32_t v_address = tile_address + v_place.buffer * TILE::TILE_BYTES;
+    const uint32_t v_address = tile_address + v_place.buffer * Smem::BUFFER_BYTES;
     const float v_inverse = scale.v_inverse;
     ptx::barrier_wait(smem.full_bar(k_place.buffer), k_place.parity);
-    ptx::hold(c.s);
+    c.hold_scores();
     ptx::wgmma_fence();
-    c.issue_scores(q_address, tile_address + k_place.buffer * TILE::TILE_BYTES);
+    c.issue_scores(q_address, tile_address + k_place.buffer * Smem::BUFFER_BYTES);
     ptx::barrier_wait(smem.full_bar(v_place.buffer), v_place.parity);
     issue_values(v_address, with_low);
-    scale = smem.scale(k_place.buffer);
+    scale = tile_scale(k_place.buffer);
     ptx::wgmma_wait<(Consumer::PROMOTE ? 1 : Consumer::COLUMN_BLOCKS)>();
-    ptx::hold(c.s);
+    c.take_scores();
     release(smem.empty_bar(k_place.buffer));
     mask(tile * BLOCK_N);
     exponentials(tile == my_tiles - 1);
@@ -474,8 +514,10 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   // A warpgroup whose rows end before its neighbour's passes over the items it does not need.
   int items_left = 2 * (done.num_tiles - my_tiles);
   if (items_left > 0) skip(smem, ring, 1);
+  float v_scale = 1.0f;
+  if constexpr (SCALED) v_scale = HeadScales(arguments, done.head).v;
   ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
-  const uint32_t v_address = tile_address + ring.buffer * TILE::TILE_BYTES;
+  const uint32_t v_address = tile_address + ring.buffer * Smem::BUFFER_BYTES;
   if (!Consumer::LOW_IS_OPTIONAL || c.low_matters) {
     issue_values(v_address, Constant<true>());
     add_values(v_address, scale.v_inverse);
@@ -496,6 +538,7 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
     for (int offset = 1; offset < 4; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     float normalise = reciprocal(sum);
     if (!Consumer::PROMOTE) normalise *= scale.v_inverse;
+    if (SCALED) normalise *= v_scale;
     const int row = row_in_tile + half * 8;
     if (row >= done.rows_here) continue;
     const int packed = done.first_row + row;
@@ -523,12 +566,12 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   }
 }
 
-template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
 __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_constant__ HopperArguments arguments) {
-  using Smem = HopperMemory<T, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
   constexpr int CONSUMER_WARPS = 8;
   extern __shared__ unsigned char smem_bytes[];
-  const HopperShared<T, HEAD_DIM> smem(smem_bytes);
+  const HopperShared<T, SCALED, HEAD_DIM> smem(smem_bytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Smem::BUFFERS; ++i) {
       ptx::barrier_init(smem.full_bar(i), 1);
@@ -548,9 +591,9 @@ __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_c
   if (warpgroup == 0) {
     ptx::give_registers<producer_registers(Smem::Q_BUFFERS)>();
     if (threadIdx.x >= 32)
-      hand_out_jobs<T, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
+      hand_out_jobs<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
     else if (threadIdx.x == 0)
-      copy_tiles<T, HEAD_DIM, GROUP_SIZE>(arguments, smem);
+      copy_tiles<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem);
   } else {
     ptx::take_registers<consumer_registers(Smem::Q_BUFFERS)>();
     Ring<Smem::BUFFERS> ring;
@@ -560,10 +603,10 @@ __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_c
       ptx::barrier_wait(smem.q_full_bar(q_buffer, threadIdx.x / 128 - 1), turn / Smem::Q_BUFFERS % 2);
       const int job = __shfl_sync(0xffffffffu, smem.job(q_buffer, threadIdx.x / 128 - 1), 0);  // known to be uniform
       if (job < 0) break;
-      if (split_rows<T, HEAD_DIM, GROUP_SIZE>(arguments, smem, job, q_buffer))
-        attend<T, OUT, HEAD_DIM, GROUP_SIZE, P_PARTS>(arguments, smem, job / 2, q_buffer, ring);
+      if (split_rows<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem, job, q_buffer))
+        attend<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, P_PARTS>(arguments, smem, job / 2, q_buffer, ring);
       else
-        pass_over<T, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
+        pass_over<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
     }
   }
 }

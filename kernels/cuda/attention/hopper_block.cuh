@@ -10,11 +10,11 @@
 
 namespace attention {
 
-template <typename T, int HEAD_DIM>
+template <typename T, bool SCALED, int HEAD_DIM>
 struct HopperMemory {
-  using TILE = HopperTile<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
   static constexpr int Q_SLAB_BYTES = TILE::BLOCK_M * TILE::ROW_BYTES;
-  static constexpr int Q_PART_BYTES = TILE::SLABS * Q_SLAB_BYTES;
+  static constexpr int Q_PART_BYTES = TILE::SCORE_SLABS * Q_SLAB_BYTES;
   static constexpr int Q_BYTES = TILE::PARTS * Q_PART_BYTES;
   static constexpr int LIMIT = 227 * 1024;
   static constexpr int ALIGNMENT = 1024;  // of tiles, by the swizzle
@@ -23,11 +23,13 @@ struct HopperMemory {
   static constexpr int REST_BYTES =
       MAX_BUFFERS * (16 + 2 * 8) + 2 * (TILE::BLOCK_M * 4 + 2 * (2 * 8 + 4)) + 2 * 8 + 2 * 4;  // see HopperShared
   static constexpr int SPACE = LIMIT - ALIGNMENT - REST_BYTES;
+  static constexpr int BUFFER_BYTES = TILE::V_BYTES;  // a tile of K or V
   // The next rows of Q are loaded while these are worked on, where both fit, and the registers to keep book of it
-  // are there: two parts of 128 keys, at head_dim up to 64, leave none.
-  static constexpr int Q_BUFFERS = TILE::PARTS * TILE::BLOCK_N < 256 && 2 * Q_BYTES + MIN_BUFFERS * TILE::TILE_BYTES <= SPACE ? 2 : 1;
-  static constexpr int BUFFERS = smaller(MAX_BUFFERS, (SPACE - Q_BUFFERS * Q_BYTES) / TILE::TILE_BYTES);
-  static constexpr int BYTES = ALIGNMENT + Q_BUFFERS * Q_BYTES + BUFFERS * TILE::TILE_BYTES + REST_BYTES;
+  // are there: sums outside the tensor cores and 128 keys, at head_dim up to 64, leave none.
+  static constexpr bool HAS_REGISTERS = !TILE::PROMOTE || TILE::BLOCK_N < 128;
+  static constexpr int Q_BUFFERS = HAS_REGISTERS && 2 * Q_BYTES + MIN_BUFFERS * BUFFER_BYTES <= SPACE ? 2 : 1;
+  static constexpr int BUFFERS = smaller(MAX_BUFFERS, (SPACE - Q_BUFFERS * Q_BYTES) / BUFFER_BYTES);
+  static constexpr int BYTES = ALIGNMENT + Q_BUFFERS * Q_BYTES + BUFFERS * BUFFER_BYTES + REST_BYTES;
   static_assert(BUFFERS >= MIN_BUFFERS, "shared memory must hold this many tiles");
 };
 
@@ -52,7 +54,40 @@ struct HopperArguments {
   int* next_job;            // jobs handed out beyond the first of each block
   unsigned char* finished;  // [heads][row_tiles][half]: not zero where this kernel has written the rows
   void* out;
+  // fp8_attn, one for each head: an operand is its elements times its head's.
+  const float* q_scale;
+  const float* k_scale;
+  const float* v_scale;
+  int64_t q_scale_stride;
+  int64_t k_scale_stride;
+  int64_t v_scale_stride;
 };
+
+// The scales of a head of fp8_attn, which has one query head for each kv head.
+struct HeadScales {
+  float q, k, v;
+
+  __device__ __forceinline__ HeadScales(const HopperArguments& a, int head) {
+    const int64_t kv_head = head % a.num_kv_heads;
+    q = a.q_scale[kv_head * a.q_scale_stride];
+    k = a.k_scale[kv_head * a.k_scale_stride];
+    v = a.v_scale[kv_head * a.v_scale_stride];
+  }
+};
+
+// What the scales of a head do to its logits. Beyond these bounds, or where they are not numbers, the portable kernel
+// is left to say what comes of it: products and quotients would leave the range of normal numbers.
+constexpr float MAX_HEAD_SCALE = 1152921504606846976.0f;  // 2^60
+constexpr float MIN_HEAD_SCALE = 1 / MAX_HEAD_SCALE;
+__device__ __forceinline__ bool is_usable(float q_scale, float k_scale, float v_scale) {
+  const float q = fabsf(q_scale), k = fabsf(k_scale);
+  return q >= MIN_HEAD_SCALE && q <= MAX_HEAD_SCALE && k >= MIN_HEAD_SCALE && k <= MAX_HEAD_SCALE &&
+         fabsf(v_scale) <= MAX_HEAD_SCALE;
+}
+// And of what a row of Q was multiplied by as well, where a tile of K can add 2^54 to either side.
+constexpr float MAX_ROW_SCALE = 73786976294838206464.0f;  // 2^66
+constexpr float MIN_ROW_SCALE = 1 / MAX_ROW_SCALE;
+
 
 // The packed rows of one (batch, kv head) that a block works on at a time. Jobs are numbered by
 // sections of heads, in each the longest rows first.
@@ -101,12 +136,12 @@ struct Ring {
 };
 
 // Shared memory, found from its first aligned byte.
-template <typename T, int HEAD_DIM>
+template <typename T, bool SCALED, int HEAD_DIM>
 struct HopperShared {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
   static constexpr int TILES = Smem::Q_BUFFERS * Smem::Q_BYTES;
-  static constexpr int SCALES = TILES + Smem::BUFFERS * TILE::TILE_BYTES;
+  static constexpr int SCALES = TILES + Smem::BUFFERS * Smem::BUFFER_BYTES;
   static constexpr int FULL_BARS = SCALES + Smem::BUFFERS * static_cast<int>(sizeof(TileScale));
   static constexpr int EMPTY_BARS = FULL_BARS + Smem::BUFFERS * 8;
   static constexpr int Q_FULL_BARS = EMPTY_BARS + Smem::BUFFERS * 8;
@@ -121,7 +156,7 @@ struct HopperShared {
   __device__ __forceinline__ explicit HopperShared(unsigned char* bytes)
       : base(bytes + (0u - ptx::shared_address(bytes)) % Smem::ALIGNMENT) {}
   __device__ __forceinline__ unsigned char* q(int buffer) const { return base + buffer * Smem::Q_BYTES; }
-  __device__ __forceinline__ unsigned char* tile(int buffer) const { return base + TILES + buffer * TILE::TILE_BYTES; }
+  __device__ __forceinline__ unsigned char* tile(int buffer) const { return base + TILES + buffer * Smem::BUFFER_BYTES; }
   __device__ __forceinline__ TileScale& scale(int buffer) const {
     return reinterpret_cast<TileScale*>(base + SCALES)[buffer];
   }
@@ -155,10 +190,10 @@ struct HopperShared {
 };
 
 // How the rows of Q are moved: LANES lanes share a row, each with VECTORS chunks of it.
-template <typename T, int HEAD_DIM>
+template <typename T, bool SCALED, int HEAD_DIM>
 struct HopperQueries {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
   static constexpr int ROWS = TILE::BLOCK_M / 2;  // a consumer warpgroup's
   static constexpr int LANES = TILE::PADDED == 64 ? 16 : 32;
   static constexpr int VECTORS = (TILE::PADDED + LANES * CHUNK - 1) / (LANES * CHUNK);
@@ -196,8 +231,10 @@ struct HopperQueries {
   }
 
   // Scales each row by a power of two and writes its parts over it; rows from rows_here on are zero.
+  // `head_factor` is what SCALED multiplies logits by: its sign goes into the rows, the rest into their scales.
   // For the 128 threads of a warpgroup. Returns whether this thread saw a row that cannot be split.
-  __device__ __forceinline__ static bool split(unsigned char* q_smem, float* scale_smem, int rows_here) {
+  __device__ __forceinline__ static bool split(unsigned char* q_smem, float* scale_smem, int rows_here, float head_factor) {
+    if constexpr (IS_INT8<T>) return swizzle(q_smem, scale_smem, rows_here, head_factor);
     constexpr int STEP = 128 / LANES;
     constexpr int BATCH = 8 / VECTORS;  // rows a lane has at a time
     static_assert(ROWS % (STEP * BATCH) == 0, "every batch must be whole");
@@ -234,9 +271,15 @@ struct HopperQueries {
 #pragma unroll
       for (int i = 0; i < BATCH; ++i) {
         const int row = start + i * STEP;
-        const float scale = split_scale<T>(largest[i]);
+        float scale = split_scale<T, TILE::PROMOTE>(largest[i]);
         is_bad = is_bad || scale == 0;
-        if (lane == 0) scale_smem[row] = inverse_power(scale);
+        float inverse = inverse_power(scale);
+        if constexpr (SCALED) {
+          inverse *= fabsf(head_factor);
+          if constexpr (!TILE::IS_EXACT) is_bad = is_bad || !(inverse >= MIN_ROW_SCALE && inverse <= MAX_ROW_SCALE);
+          scale = copysignf(scale, head_factor);
+        }
+        if (lane == 0) scale_smem[row] = inverse;
 #pragma unroll
         for (int part = 0; part < VECTORS; ++part) {
           const int dim = (part * LANES + lane) * CHUNK;
@@ -246,13 +289,53 @@ struct HopperQueries {
           float(&y)[CHUNK] = x[i][part];
 #pragma unroll
           for (int e = 0; e < CHUNK; ++e) y[e] *= scale;
-          const uint2 high = make_uint2(pack_halves(y[0], y[1]), pack_halves(y[2], y[3]));
+          const uint2 high = make_uint2(ptx::floats_to_halves(y[0], y[1]), ptx::floats_to_halves(y[2], y[3]));
           *reinterpret_cast<uint2*>(place) = high;
           if (TILE::PARTS == 2)
             *reinterpret_cast<uint2*>(place + Smem::Q_PART_BYTES) =
                 make_uint2(pack_remainders(y[0], y[1], high.x), pack_remainders(y[2], y[3], high.y));
         }
       }
+    }
+    return is_bad;
+  }
+
+ private:
+  // The same for int8, which the tensor cores read as it is: each row's bytes change places. -128 has no opposite.
+  __device__ __forceinline__ static bool swizzle(unsigned char* q_smem, float* scale_smem, int rows_here, float head_factor) {
+    constexpr int STEP = 128 / LANES;
+    constexpr int BATCH = 8 / VECTORS;
+    const int thread = threadIdx.x % 128;
+    const int lane = thread % LANES;
+    bool is_bad = false;
+#pragma unroll 1
+    for (int start = thread / LANES; start < ROWS; start += STEP * BATCH) {
+      uint32_t x[BATCH][VECTORS];
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+        for (int part = 0; part < VECTORS; ++part) {
+          const int row = start + i * STEP, vector = part * LANES + lane;
+          const int elements = row < rows_here ? HEAD_DIM - vector * CHUNK : 0;
+          uint32_t& four = x[i][part];
+          four = elements > 0 ? *reinterpret_cast<const uint32_t*>(raw(q_smem, row, vector)) : 0;
+          if (HEAD_DIM % CHUNK != 0 && elements < CHUNK) four &= (1u << 8 * larger(elements, 0)) - 1;
+          if (head_factor < 0) {
+            is_bad = is_bad || __vcmpeq4(four, 0x80808080u) != 0;
+            four = __vneg4(four);
+          }
+        }
+      __syncwarp();  // every lane has its part of the rows: they can be overwritten
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+        for (int part = 0; part < VECTORS; ++part) {
+          const int row = start + i * STEP, dim = (part * LANES + lane) * CHUNK;
+          if (dim < TILE::PADDED)
+            *reinterpret_cast<uint32_t*>(q_smem + dim / 128 * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES +
+                                         (dim % 128 / 16 ^ row % 8) * 16 + dim % 16) = x[i][part];
+          if (part == 0 && lane == 0) scale_smem[row] = fabsf(head_factor);
+        }
     }
     return is_bad;
   }

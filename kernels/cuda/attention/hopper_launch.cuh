@@ -7,13 +7,14 @@
 
 namespace attention {
 
-template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE, int P_PARTS = 2>
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, int P_PARTS = 2>
 struct HopperKernel {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Smem = HopperMemory<T, HEAD_DIM>;
-  using Portable = PortableKernel<T, OUT, false, HEAD_DIM, GROUP_SIZE, true>;
-  static constexpr auto FUNCTION = hopper_attention_kernel<T, OUT, HEAD_DIM, GROUP_SIZE, P_PARTS>;
-  static constexpr auto SPLIT = split_kernel<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using Portable = PortableKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, true>;
+  static constexpr auto FUNCTION = hopper_attention_kernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, P_PARTS>;
+  static constexpr auto SPLIT = split_kernel<T, SCALED, HEAD_DIM>;
+  static_assert(!SCALED || (GROUP_SIZE == 1 && sizeof(OUT) == 4), "the scales of a head are its own, and O is fp32");
   static_assert(Smem::BYTES <= Smem::LIMIT, "shared memory must fit one block on an SM");
   static_assert(TILE::BLOCK_M / 2 % Portable::TILE::BLOCK_M == 0, "a portable block must lie in one half");
 
@@ -41,14 +42,14 @@ struct HopperKernel {
   // and a byte for each row tile.
   static int64_t workspace_bytes(const AttentionParams& p) {
     const int64_t heads = p.batch * p.num_kv_heads;
-    return heads * (kv_tiles(p) * (2 * TILE::TILE_BYTES + static_cast<int64_t>(sizeof(TileScale))) + 2 * row_tiles(p)) + 16;
+    return heads * (kv_tiles(p) * (TILE::K_BYTES + TILE::V_BYTES + static_cast<int64_t>(sizeof(TileScale))) + 2 * row_tiles(p)) + 16;
   }
 
   // `workspace`: workspace_bytes() aligned to 128.
   static cudaError_t launch(const AttentionParams& p, void* workspace, cudaStream_t stream) {
     const int64_t heads = p.batch * p.num_kv_heads;
     unsigned char* tiles = static_cast<unsigned char*>(workspace);
-    TileScale* scales = reinterpret_cast<TileScale*>(tiles + heads * kv_tiles(p) * 2 * TILE::TILE_BYTES);
+    TileScale* scales = reinterpret_cast<TileScale*>(tiles + heads * kv_tiles(p) * (TILE::K_BYTES + TILE::V_BYTES));
     int* next_job = reinterpret_cast<int*>(scales + heads * kv_tiles(p));
     unsigned char* finished = reinterpret_cast<unsigned char*>(next_job + 4);
     int device = 0, processors = 0;
@@ -71,7 +72,7 @@ struct HopperKernel {
     split.tiles = tiles;
     split.scales = scales;
     split.next_job = next_job;
-    SPLIT<<<static_cast<unsigned>(heads * kv_tiles(p) * 2), SplitLaunch<T, HEAD_DIM>::THREADS, 0, stream>>>(split);
+    SPLIT<<<static_cast<unsigned>(heads * kv_tiles(p) * 2), SplitLaunch<T, SCALED, HEAD_DIM>::THREADS, 0, stream>>>(split);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
 
@@ -86,7 +87,7 @@ struct HopperKernel {
     a.row_tiles = static_cast<int>(row_tiles(p));
     a.kv_tiles = split.kv_tiles;
     constexpr int64_t SECTION_BYTES = 24 << 20;  // half of an H100's or H200's L2
-    const int64_t fit = SECTION_BYTES / (kv_tiles(p) * 2 * TILE::TILE_BYTES);
+    const int64_t fit = SECTION_BYTES / (kv_tiles(p) * (TILE::K_BYTES + TILE::V_BYTES));
     a.heads_in_section = static_cast<int>(fit < 1 ? 1 : fit < heads ? fit : heads);
     a.exponent_scale = exponent_scale(p.softmax_scale, 0.0f);
     a.tiles = tiles;
@@ -94,6 +95,14 @@ struct HopperKernel {
     a.next_job = next_job;
     a.finished = finished;
     a.out = p.out;
+    if constexpr (SCALED) {
+      a.q_scale = p.q_scale;
+      a.k_scale = p.k_scale;
+      a.v_scale = p.v_scale;
+      a.q_scale_stride = p.q_scale_stride;
+      a.k_scale_stride = p.k_scale_stride;
+      a.v_scale_stride = p.v_scale_stride;
+    }
     cudaLaunchAttribute early = {};  // see ptx::wait_for_previous_kernel()
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -112,10 +121,10 @@ struct HopperKernel {
 };
 
 // The kernels of one specialisation on Hopper, and which of them serves a call: by shape and layout, never by batch.
-template <typename T, typename OUT, int HEAD_DIM, int GROUP_SIZE>
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
 struct HopperAttention {
-  using Others = Attention<T, OUT, false, HEAD_DIM, GROUP_SIZE, true>;  // one portable kernel for both uses
-  using Hopper = HopperKernel<T, OUT, HEAD_DIM, GROUP_SIZE>;
+  using Others = Attention<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, true>;  // one portable kernel for both uses
+  using Hopper = HopperKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>;
   static_assert(ARCH == 900, "wgmma exists on sm_90a alone");
   // Fewer steps are one of the others' in less time (gqa_attn/README.md has the measurement).
   static constexpr int64_t MIN_SEQLEN = 48;
@@ -127,7 +136,7 @@ struct HopperAttention {
 
   static int32_t launch(const AttentionParams& params, void* stream) {
     if constexpr (Others::HAS_SHORT) {
-      if (ShortKernel<T, OUT, false, HEAD_DIM, GROUP_SIZE>::serves(params)) return Others::launch(params, stream);
+      if (ShortKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>::serves(params)) return Others::launch(params, stream);
     }
     if (params.seqlen_q < MIN_SEQLEN || !Hopper::serves(params)) return Others::launch(params, stream);
     void* workspace = params.allocate(params.allocator, Hopper::workspace_bytes(params));

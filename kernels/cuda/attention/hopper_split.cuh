@@ -37,18 +37,38 @@
 
 namespace attention {
 
-// How the Hopper kernel cuts up a problem.
-template <typename T, int HEAD_DIM>
+template <typename T>
+constexpr bool IS_INT8 = false;
+template <>
+constexpr bool IS_INT8<int8_t> = true;
+template <typename T>
+constexpr bool IS_INTEGER = IS_INT8<T>;
+template <>
+constexpr bool IS_INTEGER<uint8_t> = true;
+
+// How the Hopper kernel cuts up a problem. SCALED: fp8_attn, whose output is fp32 whatever its inputs are.
+template <typename T, bool SCALED, int HEAD_DIM>
 struct HopperTile {
   static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;  // fp16 parts of an element of q, k and v
-  static constexpr int SLABS = (HEAD_DIM + 63) / 64;
+  static constexpr bool PROMOTE = SCALED || PARTS == 2;  // O is summed outside the tensor cores
+  static constexpr bool IS_EXACT = sizeof(T) == 1;       // as fp16, whatever the value, if it is finite
+  static constexpr int SCORE_BYTES = IS_INT8<T> ? 1 : 2;  // of an element of q and k as the tensor cores read it
+  static constexpr int SLABS = (HEAD_DIM + 63) / 64;      // of v
   static constexpr int PADDED = SLABS * 64;
   static constexpr int ROW_BYTES = 128;  // of a slab
+  static constexpr int SCORE_SLABS = (HEAD_DIM * SCORE_BYTES + ROW_BYTES - 1) / ROW_BYTES;  // of q and k
   static constexpr int BLOCK_M = 128;
-  static constexpr int BLOCK_N = PADDED <= 64 ? 128 : PADDED <= 128 ? 64 * (3 - PARTS) : 32 * (3 - PARTS);
+  static constexpr int BLOCK_N = PADDED <= 64 ? 128 : (PADDED <= 128 ? 64 : 32) * (PROMOTE ? 1 : 2);
   static constexpr int SLAB_BYTES = BLOCK_N * ROW_BYTES;
-  static constexpr int PART_BYTES = SLABS * SLAB_BYTES;
-  static constexpr int TILE_BYTES = PARTS * PART_BYTES;
+  static constexpr int K_PART_BYTES = SCORE_SLABS * SLAB_BYTES;
+  static constexpr int V_PART_BYTES = SLABS * SLAB_BYTES;
+  static constexpr int K_BYTES = PARTS * K_PART_BYTES;
+  static constexpr int V_BYTES = PARTS * V_PART_BYTES;  // at least K's
+
+  // Where a tile of K or V begins in the workspace.
+  __host__ __device__ __forceinline__ static int64_t offset(int64_t tile, bool is_v) {
+    return K_BYTES == V_BYTES ? (tile * 2 + is_v) * V_BYTES : tile * (K_BYTES + V_BYTES) + (is_v ? K_BYTES : 0);
+  }
 };
 
 // The powers of two a tile's K and V were multiplied by, and their inverses; all of K's or V's are
@@ -67,14 +87,15 @@ constexpr int SPLIT_LIMIT = 40;      // of its exponent before
 constexpr int SPLIT_ROW_RANGE = 16;  // how far a row's largest may lie below
 
 // A power of two for a largest magnitude given as the bits of a float, or 0 where there is none.
-// bfloat16 and fp16 keep a scale of one where all their bits fit, so that neighbouring tiles agree.
-template <typename T>
+// What fp16 holds is taken as it is. bfloat16 keeps a scale of one where all its bits fit and tiles are added up
+// in the tensor cores (PROMOTE is false), so that neighbouring tiles agree.
+template <typename T, bool PROMOTE>
 __device__ __forceinline__ float split_scale(uint32_t largest) {
   if (largest == 0) return 1.0f;
   const int exponent = static_cast<int>(largest >> 23) - 127;
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) <= 2) {
     if (!IS_BFLOAT16<T>) return exponent < 16 ? 1.0f : 0.0f;
-    if (exponent >= -6 && exponent <= SPLIT_TARGET) return 1.0f;
+    if (!PROMOTE && exponent >= -6 && exponent <= SPLIT_TARGET) return 1.0f;
   }
   if (exponent < -SPLIT_LIMIT || exponent > SPLIT_LIMIT) return 0.0f;
   return __uint_as_float(static_cast<uint32_t>(127 + SPLIT_TARGET - exponent) << 23);
@@ -84,16 +105,10 @@ __device__ __forceinline__ float inverse_power(float power) {
 }
 __device__ __forceinline__ uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// Two floats as a pair of halves, x in the lower bits.
-__device__ __forceinline__ uint32_t pack_halves(float x, float y) {
-  uint32_t result;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(y), "f"(x));
-  return result;
-}
-// What pack_halves() rounded away, as another pair.
+// What floats_to_halves() rounded away, as another pair.
 __device__ __forceinline__ uint32_t pack_remainders(float x, float y, uint32_t packed) {
-  return pack_halves(x - half_bits_to_float(static_cast<uint16_t>(packed)),
-                     y - half_bits_to_float(static_cast<uint16_t>(packed >> 16)));
+  return ptx::floats_to_halves(x - ptx::half_to_float(static_cast<uint16_t>(packed)),
+                     y - ptx::half_to_float(static_cast<uint16_t>(packed >> 16)));
 }
 
 struct SplitArguments {
@@ -111,9 +126,9 @@ struct SplitArguments {
   int* next_job;
 };
 
-template <typename T, int HEAD_DIM>
+template <typename T, bool SCALED, int HEAD_DIM>
 struct SplitLaunch {
-  using TILE = HopperTile<T, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
   static constexpr int WIDTH = 8;  // elements a thread moves as one unit: 16 bytes of a part
   static constexpr int UNITS_PER_ROW = TILE::PADDED / WIDTH;
   static constexpr int STEPS = 4;  // units a thread moves
@@ -121,10 +136,10 @@ struct SplitLaunch {
   static_assert(THREADS % 32 == 0 && TILE::BLOCK_N % 32 == 0, "whole warps move, and look at, whole rows");
 };
 
-template <typename T, int HEAD_DIM>
-__global__ void __launch_bounds__(SplitLaunch<T, HEAD_DIM>::THREADS) split_kernel(const __grid_constant__ SplitArguments arguments) {
-  using TILE = HopperTile<T, HEAD_DIM>;
-  using Launch = SplitLaunch<T, HEAD_DIM>;
+template <typename T, bool SCALED, int HEAD_DIM>
+__global__ void __launch_bounds__(SplitLaunch<T, SCALED, HEAD_DIM>::THREADS) split_kernel(const __grid_constant__ SplitArguments arguments) {
+  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using Launch = SplitLaunch<T, SCALED, HEAD_DIM>;
   constexpr int THREADS = Launch::THREADS;
   constexpr int BLOCK_N = TILE::BLOCK_N;
   constexpr int WIDTH = Launch::WIDTH;
@@ -165,29 +180,32 @@ __global__ void __launch_bounds__(SplitLaunch<T, HEAD_DIM>::THREADS) split_kerne
     }
   }
   const auto element = [&](int i, int e) { return to_accumulator(x[i][e / CHUNK].x[e % CHUNK]); };
-  __syncthreads();
+  float scale = 1.0f;
+  if constexpr (!IS_INTEGER<T>) {
+    __syncthreads();
 #pragma unroll
-  for (int i = 0; i < STEPS; ++i) {
-    uint32_t largest = 0;  // of the bits: a NaN is larger than infinity
+    for (int i = 0; i < STEPS; ++i) {
+      uint32_t largest = 0;  // of the bits: a NaN is larger than infinity
 #pragma unroll
-    for (int e = 0; e < WIDTH; ++e) largest = max(largest, magnitude_bits(element(i, e)));
+      for (int e = 0; e < WIDTH; ++e) largest = max(largest, magnitude_bits(element(i, e)));
 #pragma unroll
-    for (int offset = 1; offset < 8; offset *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-    if (threadIdx.x % 8 == 0) atomicMax(&row_largest_smem[(threadIdx.x + i * THREADS) / UNITS_PER_ROW], largest);
+      for (int offset = 1; offset < 8; offset *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+      if (threadIdx.x % 8 == 0) atomicMax(&row_largest_smem[(threadIdx.x + i * THREADS) / UNITS_PER_ROW], largest);
+    }
+    __syncthreads();
+    uint32_t largest = 0, smallest_row = 0x7f800000u;
+#pragma unroll
+    for (int row = 0; row < BLOCK_N; row += 32) {
+      const uint32_t here = row_largest_smem[row + threadIdx.x % 32];
+      largest = max(largest, here);
+      if (here != 0) smallest_row = min(smallest_row, here);
+    }
+    largest = __reduce_max_sync(0xffffffffu, largest);
+    smallest_row = __reduce_min_sync(0xffffffffu, smallest_row);
+    scale = split_scale<T, TILE::PROMOTE>(largest);
+    // fp16 is taken as it is, whatever its range.
+    if ((sizeof(T) == 4 || IS_BFLOAT16<T>) && (smallest_row >> 23) + SPLIT_ROW_RANGE < (largest >> 23)) scale = 0;
   }
-  __syncthreads();
-  uint32_t largest = 0, smallest_row = 0x7f800000u;
-#pragma unroll
-  for (int row = 0; row < BLOCK_N; row += 32) {
-    const uint32_t here = row_largest_smem[row + threadIdx.x % 32];
-    largest = max(largest, here);
-    if (here != 0) smallest_row = min(smallest_row, here);
-  }
-  largest = __reduce_max_sync(0xffffffffu, largest);
-  smallest_row = __reduce_min_sync(0xffffffffu, smallest_row);
-  float scale = split_scale<T>(largest);
-  // fp16 is taken as it is, whatever its range.
-  if ((sizeof(T) == 4 || IS_BFLOAT16<T>) && (smallest_row >> 23) + SPLIT_ROW_RANGE < (largest >> 23)) scale = 0;
   if (threadIdx.x == 0) {
     if (blockIdx.x == 0) *arguments.next_job = 0;
     TileScale& out = arguments.scales[static_cast<int64_t>(head) * arguments.kv_tiles + tile];
@@ -195,24 +213,32 @@ __global__ void __launch_bounds__(SplitLaunch<T, HEAD_DIM>::THREADS) split_kerne
   }
   if (scale == 0) return;
 
-  unsigned char* to = arguments.tiles + static_cast<int64_t>(blockIdx.x) * TILE::TILE_BYTES;
+  unsigned char* to = arguments.tiles + TILE::offset(blockIdx.x / 2, is_v);
 #pragma unroll
   for (int i = 0; i < STEPS; ++i) {
     const int unit = threadIdx.x + i * THREADS;
     const int row = unit / UNITS_PER_ROW;
     const int chunk = unit % UNITS_PER_ROW;
+    if (IS_INT8<T> && !is_v) {  // as it is, 16 elements a chunk
+      unsigned char* place = to + chunk / 16 * TILE::SLAB_BYTES + row * TILE::ROW_BYTES +
+                             (chunk % 16 / 2 ^ row % 8) * 16 + chunk % 2 * WIDTH;
+      uint2 bytes;
+      memcpy(&bytes, x[i], sizeof(bytes));
+      *reinterpret_cast<uint2*>(place) = bytes;
+      continue;
+    }
     uint32_t high[WIDTH / 2], low[WIDTH / 2];
 #pragma unroll
     for (int e = 0; e < WIDTH; e += 2) {
       const float even = element(i, e) * scale, odd = element(i, e + 1) * scale;
-      high[e / 2] = pack_halves(even, odd);
+      high[e / 2] = ptx::floats_to_halves(even, odd);
       if (TILE::PARTS == 2) low[e / 2] = pack_remainders(even, odd, high[e / 2]);
     }
     unsigned char* place =
         to + chunk / 8 * TILE::SLAB_BYTES + row * TILE::ROW_BYTES + (chunk % 8 ^ row % 8) * 16;
     *reinterpret_cast<uint4*>(place) = make_uint4(high[0], high[1], high[2], high[3]);
     if (TILE::PARTS == 2)
-      *reinterpret_cast<uint4*>(place + TILE::PART_BYTES) = make_uint4(low[0], low[1], low[2], low[3]);
+      *reinterpret_cast<uint4*>(place + TILE::V_PART_BYTES) = make_uint4(low[0], low[1], low[2], low[3]);
   }
 }
 

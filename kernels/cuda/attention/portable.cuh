@@ -97,11 +97,7 @@ __device__ __forceinline__ float minus_infinity(float) { return -__int_as_float(
 __device__ __forceinline__ double minus_infinity(double) { return -__longlong_as_double(0x7ff0000000000000ll); }
 
 // exp(x * scale), where exponent_scale() has folded log2(e) into the scale for fp32.
-__device__ __forceinline__ float exponential(float x, float scale) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * scale));
-  return result;
-}
+__device__ __forceinline__ float exponential(float x, float scale) { return ptx::exp2_approximate(x * scale); }
 __device__ __forceinline__ double exponential(double x, double scale) { return exp(x * scale); }
 inline float exponent_scale(double softmax_scale, float) { return static_cast<float>(softmax_scale * 1.4426950408889634); }
 inline double exponent_scale(double softmax_scale, double) { return softmax_scale; }

@@ -59,8 +59,7 @@ constexpr int SHORT_MAX_HEAD_DIM = 64;
 
 // 1 / x for x in the normal range, correct to the last bit or the one before.
 __device__ __forceinline__ float reciprocal(float x) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  const float r = ptx::reciprocal_approximate(x);
   return r * (2.0f - x * r);
 }
 

@@ -11,13 +11,13 @@ namespace gqa_attn {
 
 template <typename T, int HEAD_DIM, int GROUP_SIZE>
 int32_t prepare() {
-  return attention::HopperAttention<T, T, HEAD_DIM, GROUP_SIZE>::prepare();
+  return attention::HopperAttention<T, T, false, HEAD_DIM, GROUP_SIZE>::prepare();
 }
 
 template <typename T, int HEAD_DIM, int GROUP_SIZE>
 int32_t launch(const AttentionParams& params, void* stream) {
   static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 256, "head_dim must be from 1 to 256");
-  return attention::HopperAttention<T, T, HEAD_DIM, GROUP_SIZE>::launch(params, stream);
+  return attention::HopperAttention<T, T, false, HEAD_DIM, GROUP_SIZE>::launch(params, stream);
 }
 
 }  // namespace gqa_attn

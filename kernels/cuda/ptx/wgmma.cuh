@@ -1,5 +1,5 @@
 // Warpgroup matrix products (PTX ISA, wgmma; sm_90a): D [64][N] += A [64][16] * B [16][N], Half
-// operands, float accumulators.
+// operands, float accumulators; or int8 operands, 32 in place of 16, and int32 accumulators.
 //
 // Fragments, for lane 4 * g + t of warp w of the warpgroup. d[4 * i + 0, 1] are D[16 * w + g][8 * i +
 // 2 * t, + 1], d[4 * i + 2, 3] the same of row + 8. a[0], a[1] are rows g and g + 8 at k = 2 * t, + 1;
@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+
+#include "cuda/ptx/operand.cuh"
 
 namespace ptx {
 
@@ -33,26 +35,10 @@ __device__ __forceinline__ void hold(float (&registers)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void hold(uint32_t (&registers)[N]) {
+__device__ __forceinline__ void hold(int32_t (&registers)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
-
-// An operand in shared memory as the tensor cores are told of it: rows of 128 bytes in groups of
-// eight, 16-byte chunk c of row r at place c ^ (r % 8); eight rows further is 1024 bytes further. For
-// an operand whose rows run along N, the next 64 columns are `column_stride` bytes further.
-struct Operand {
-  uint32_t low;
-  uint32_t high;
-
-  __device__ __forceinline__ Operand(uint32_t smem_address, int column_stride)
-      : low((smem_address & 0x3ffff) / 16 | static_cast<uint32_t>(column_stride / 16) << 16), high(1u << 30 | 1024 / 16) {}
-
-  // The descriptor of what lies `bytes` further.
-  __device__ __forceinline__ uint64_t at(int bytes) const {
-    return static_cast<uint64_t>(high) << 32 | (low + static_cast<uint32_t>(bytes) / 16);
-  }
-};
 
 #define PTX_D16 \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
@@ -64,33 +50,55 @@ struct Operand {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define PTX_OUT8(d, i)                                                                                   \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7])
-#define PTX_OUT16(d, i) PTX_OUT8(d, i), PTX_OUT8(d, i + 8)
-#define PTX_OUT32(d, i) PTX_OUT16(d, i), PTX_OUT16(d, i + 16)
-#define PTX_OUT64(d, i) PTX_OUT32(d, i), PTX_OUT32(d, i + 32)
+#define PTX_OUT8(as, d, i) \
+  as(d[i]), as(d[i + 1]), as(d[i + 2]), as(d[i + 3]), as(d[i + 4]), as(d[i + 5]), as(d[i + 6]), as(d[i + 7])
+#define PTX_OUT16(as, d, i) PTX_OUT8(as, d, i), PTX_OUT8(as, d, i + 8)
+#define PTX_OUT32(as, d, i) PTX_OUT16(as, d, i), PTX_OUT16(as, d, i + 16)
+#define PTX_OUT64(as, d, i) PTX_OUT32(as, d, i), PTX_OUT32(as, d, i + 32)
 
 // A [64][16] and B [N][16] in shared memory, both with rows along k. Without ACCUMULATE, D = A * B.
 template <bool ACCUMULATE>
 __device__ __forceinline__ void wgmma_shared(float (&d)[16], uint64_t a, uint64_t b) {
   asm volatile("{ .reg .pred add; setp.ne.b32 add, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 " PTX_D16
                ", %16, %17, add, 1, 1, 0, 0; }"
-               : PTX_OUT16(d, 0)
+               : PTX_OUT16("+f", d, 0)
                : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
 }
 template <bool ACCUMULATE>
 __device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b) {
   asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " PTX_D32
                ", %32, %33, add, 1, 1, 0, 0; }"
-               : PTX_OUT32(d, 0)
+               : PTX_OUT32("+f", d, 0)
                : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
 }
 template <bool ACCUMULATE>
 __device__ __forceinline__ void wgmma_shared(float (&d)[64], uint64_t a, uint64_t b) {
   asm volatile("{ .reg .pred add; setp.ne.b32 add, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " PTX_D64
                ", %64, %65, add, 1, 1, 0, 0; }"
-               : PTX_OUT64(d, 0)
+               : PTX_OUT64("+f", d, 0)
+               : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
+}
+
+// The same for int8: A [64][32] and B [N][32], sums in int32.
+template <bool ACCUMULATE>
+__device__ __forceinline__ void wgmma_shared(int32_t (&d)[16], uint64_t a, uint64_t b) {
+  asm volatile("{ .reg .pred add; setp.ne.b32 add, %18, 0; wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 " PTX_D16
+               ", %16, %17, add; }"
+               : PTX_OUT16("+r", d, 0)
+               : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
+}
+template <bool ACCUMULATE>
+__device__ __forceinline__ void wgmma_shared(int32_t (&d)[32], uint64_t a, uint64_t b) {
+  asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 " PTX_D32
+               ", %32, %33, add; }"
+               : PTX_OUT32("+r", d, 0)
+               : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
+}
+template <bool ACCUMULATE>
+__device__ __forceinline__ void wgmma_shared(int32_t (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile("{ .reg .pred add; setp.ne.b32 add, %66, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 " PTX_D64
+               ", %64, %65, add; }"
+               : PTX_OUT64("+r", d, 0)
                : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
 }
 
@@ -99,14 +107,14 @@ template <bool ACCUMULATE>
 __device__ __forceinline__ void wgmma_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("{ .reg .pred add; setp.ne.b32 add, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " PTX_D32
                ", {%32, %33, %34, %35}, %36, add, 1, 1, 1; }"
-               : PTX_OUT32(d, 0)
+               : PTX_OUT32("+f", d, 0)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACCUMULATE ? 1 : 0));
 }
 template <bool ACCUMULATE>
 __device__ __forceinline__ void wgmma_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("{ .reg .pred add; setp.ne.b32 add, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " PTX_D64
                ", {%64, %65, %66, %67}, %68, add, 1, 1, 1; }"
-               : PTX_OUT64(d, 0)
+               : PTX_OUT64("+f", d, 0)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACCUMULATE ? 1 : 0));
 }
 

@@ -156,9 +156,13 @@ class Timer:
             return sum(launch.count for launch in record(self._calls[0]))
         return self._singles[0].work
 
-    def enqueue(self, samples: int = 100, *, seconds: float = 1.0) -> Sampled:
-        """What one call costs the calling thread before it returns; the GPU is idle when a sample starts."""
-        tools, count = self._tools, 20
+    def enqueue(self, samples: int = 100, calls: int = 20, *, seconds: float = 1.0) -> Sampled:
+        """What one call costs the calling thread before it returns; the GPU is idle when a sample starts.
+
+        Mean of ``calls`` calls in a row, which must fit into the driver's launch queue (1024 launches):
+        past it, a launch waits for the GPU.
+        """
+        tools, count = self._tools, calls
 
         def sample() -> float:
             tools.wait()
