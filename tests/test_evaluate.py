@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_gpu import Launches, stand_in
 
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate import bench as benching
@@ -19,7 +20,9 @@ from kernels.evaluate import correctness
 from kernels.evaluate.correctness import compare, compare_with_oracle, largest_error
 from kernels.evaluate.result import BenchRow, Timing, as_json
 from kernels.evaluate.timing import host as timing
+from kernels.evaluate.timing.cuda import CaptureFailed, Sampled
 from kernels.evaluate.timing.processes import time_processes
+from kernels.evaluate.timing.turns import take_turns, time_eager
 from kernels.problem import Case, Problem, Request, Tolerance, Variant
 from kernels.report.json import json_text
 
@@ -138,12 +141,11 @@ def test_neighbours_take_turns_and_the_order_turns_too() -> None:
     order: list[str] = []
     length = {"a": 400.0, "b": 2000.0}
 
-    def sample(call: Callable[[], object], count: int) -> float:
-        name = call()
-        order.append(str(name))
-        return length[str(name)] * count
+    def sample(name: str, count: int) -> float:
+        order.append(name)
+        return length[name] * count
 
-    found = timing._interleaved({"a": lambda: "a", "b": lambda: "b"}, sample, seconds=0.05)
+    found = timing._interleaved(["a", "b"], sample, seconds=0.05)
     assert found["a"].calls == 3  # 3 * 400 us fill a millisecond
     assert found["b"].calls == 1
     assert found["a"].median_us == found["a"].low_us == found["a"].high_us == 400.0
@@ -158,10 +160,10 @@ def test_neighbours_take_turns_and_the_order_turns_too() -> None:
 def test_quartiles_of_scripted_samples() -> None:
     script = iter([1000.0, 1000.0, *(1000.0 + 100 * step for step in range(5))])
 
-    def sample(call: Callable[[], object], count: int) -> float:
+    def sample(name: str, count: int) -> float:
         return next(script) * count
 
-    found = timing._interleaved({"only": lambda: None}, sample, seconds=1e-3)
+    found = timing._interleaved(["only"], sample, seconds=1e-3)
     assert found["only"].samples == 5  # the least there is, though one fills the millisecond
     assert (found["only"].low_us, found["only"].median_us, found["only"].high_us) == (1100.0, 1200.0, 1300.0)
 
@@ -169,11 +171,11 @@ def test_quartiles_of_scripted_samples() -> None:
 def test_a_very_slow_call_is_not_repeated_for_long() -> None:
     runs = []
 
-    def sample(call: Callable[[], object], count: int) -> float:
+    def sample(name: str, count: int) -> float:
         runs.append(count)
         return 2e6 * count
 
-    found = timing._interleaved({"slow": lambda: None}, sample, seconds=0.1)
+    found = timing._interleaved(["slow"], sample, seconds=0.1)
     assert found["slow"] == Timing(2e6, 2e6, 2e6, samples=1, calls=1)
     assert runs == [1, 1]
 
@@ -193,18 +195,57 @@ def test_host_timing_runs_the_calls_it_counts() -> None:
         assert 0 < found[name].low_us <= found[name].median_us <= found[name].high_us
 
 
+def test_what_is_prepared_before_a_sample_is_not_timed() -> None:
+    order: list[str] = []
+    found = timing.time_host(
+        {"a": lambda: order.append("call")}, seconds=0.002, prepare={"a": lambda: order.append("prepare")}
+    )
+    assert order[0] == "prepare" and order.count("prepare") < order.count("call")
+    assert order.count("prepare") > found["a"].samples  # and before those that find the count
+
+
+def test_batches_take_turns_and_the_first_is_not_counted() -> None:
+    asked: list[tuple[str, int]] = []
+    now_us = 0.0
+    length = {"short": 100.0, "long": 20_000.0}
+
+    def take(name: str, samples: int) -> Sampled:
+        nonlocal now_us
+        asked.append((name, samples))
+        now_us += length[name] * samples * 2
+        first = len(asked) <= 3
+        return (1e6 if first and name == "short" else length[name],) * samples, 2, ""
+
+    def no_graph(name: str, samples: int) -> Sampled:
+        if name == "neither":
+            raise CaptureFailed("RuntimeError: it synchronises")
+        if name == "large":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64 GiB\nmore words")
+        return take(name, samples)
+
+    names = ["short", "neither", "long", "large"]
+    found, reasons = take_turns(names, no_graph, seconds=0.2, clock_ns=lambda: int(now_us * 1e3))
+    assert list(found) == ["short", "long"]
+    assert reasons == {
+        "neither": "no graph: RuntimeError: it synchronises",
+        "large": "OutOfMemoryError: CUDA out of memory. Tried to allocate 64 GiB",
+    }
+    # One sample first, whatever it took; a long call takes few at a time.
+    assert asked[:4] == [("short", 1), ("long", 1), ("short", 3), ("long", 3)]
+    assert asked[4:6] == [("long", 3), ("short", 3)] or asked[4][0] == "short"
+    assert found["long"] == Timing(20_000.0, 20_000.0, 20_000.0, 6, 2)
+    assert found["short"].median_us == 100.0 and found["short"].samples > 90
+
+
 @pytest.mark.gpu
 def test_cuda_timing_agrees_with_itself() -> None:
     x = torch.randn(2048, 2048, device="cuda")
     calls = {"matmul": lambda: x @ x, "add": lambda: x + 1}
-    eager, graph = timing.time_eager(calls, seconds=0.1), timing.time_graph(calls, seconds=0.1)
-    host = timing.time_enqueue(calls, seconds=0.1)
-    for found in (eager, graph, host):
-        assert set(found) == set(calls)
-        assert all(0 < t.low_us <= t.median_us <= t.high_us for t in found.values())
-    # A large product takes the GPU longer than a sum in both, and longer than its launch takes the host.
-    assert graph["matmul"].median_us > graph["add"].median_us
-    assert eager["matmul"].median_us > host["matmul"].median_us
+    found = time_eager(calls, "cuda", seconds=0.1)
+    assert list(found) == list(calls)
+    assert all(0 < t.low_us <= t.median_us <= t.high_us for t in found.values())
+    # A large product takes the GPU longer than a sum.
+    assert found["matmul"].median_us > found["add"].median_us
 
 
 # -- check and bench, on a problem of four lines -----------------------------------------------
@@ -347,6 +388,96 @@ def test_bench_times_every_way_and_notes_what_cannot_run() -> None:
     assert result.flops == 21 and result.environment.command == "python -m kernels"
     assert result.environment.torch == str(torch.__version__) and result.environment.driver == ""
     assert json.loads(json_text([result]))[0]["rows"][0]["name"] == "ModelNew"
+
+
+class TwoLaunches(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 1 + x
+
+
+def test_bench_on_cuda_takes_every_time_with_the_judges_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+
+    def synchronises(x: torch.Tensor) -> torch.Tensor:
+        if gpu.graph is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return x + x
+
+    seen: set[int] = set()
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        seen.add(x.data_ptr())
+        return x + x
+
+    problem = problem_with(TwoLaunches, peers=lambda device: {"sum": doubled, "synchronises": synchronises})
+    with Launches(gpu, us=500.0):
+        result = benching.bench(problem, benching.case_of(problem, {}), "cuda", seconds=0.02)
+    rows = {row.name: row for row in result.rows}
+    assert list(rows) == ["ModelNew", "reference", "sum", "synchronises", *benching.BASELINES]
+    assert len(seen) == 4, "calls go round four input sets"
+    for name in ("ModelNew", "reference", "sum", *benching.BASELINES):
+        row = rows[name]
+        assert row.graph and row.graph_cold and row.eager and row.host and not row.eager_cold, name
+        launches = 2 if name == "ModelNew" else 1
+        assert row.graph.median_us == pytest.approx(launches * 500, rel=0.01)
+        # The simulated cache doubles the first launch after a flush.
+        assert row.graph_cold.median_us == pytest.approx((launches + 1) * 500, rel=0.01)
+        assert row.graph_cold.calls == 1 and row.host.calls >= 19
+        assert row.eager.median_us == pytest.approx(launches * 500, rel=0.01)
+        assert row.host.median_us == pytest.approx(launches * gpu.HOST_CALL_US, rel=0.1)
+        assert not row.note
+    lost = rows["synchronises"]
+    assert lost.note == "no graph: RuntimeError: operation not permitted when stream is capturing"
+    assert lost.graph is None and lost.graph_cold is None
+    assert lost.eager_cold and lost.eager_cold.median_us == pytest.approx(1000, rel=0.01)
+    # 15 operations a call, by the graph with cold L2, or by the eager call where there is none.
+    assert rows["sum"].tflops_from == "graph_cold" and lost.tflops_from == "eager_cold"
+    assert rows["sum"].tflops == pytest.approx(15 / 1000e-6 / 1e12, rel=0.01)
+    assert rows["x + 1, 10 floats"].tflops is None, "a baseline computes no problem"
+    assert gpu.stream_now == "default"
+
+
+def test_bench_on_cuda_leaves_graphs_out_for_calls_of_many_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+    problem = problem_with(Doubled)
+    with Launches(gpu, us=60_000.0):
+        result = benching.bench(problem, benching.case_of(problem, {}), "cuda", seconds=0.1)
+    row = result.rows[0]
+    assert row.graph is None and row.note == "no graph: over 50 ms a call"
+    assert row.eager_cold and row.eager and row.host and row.host.calls == 1
+
+
+def test_bench_on_cuda_runs_a_slow_reference_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+
+    class Loop(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            gpu.launch(3e6)
+            return x * 2
+
+    problem = problem_with(Doubled, model=Loop)
+    monkeypatch.setattr(timing.time, "perf_counter_ns", gpu.clock_ns)
+    with Launches(gpu, us=500.0):
+        result = benching.bench(problem, benching.case_of(problem, {}), "cuda", seconds=0.02)
+    row = next(row for row in result.rows if row.name == "reference")
+    assert row.note == "too slow to repeat: one run"
+    assert row.eager and row.eager.samples == 1 and row.graph is None and row.tflops_from == "eager"
+
+
+def test_large_inputs_are_not_made_four_times() -> None:
+    assert benching._set_count([torch.empty(1 << 10), 3]) == 4
+    assert benching._set_count([torch.empty(8 << 20)]) == 2  # 32 MiB each
+    assert benching._set_count([torch.empty(64 << 20, device="meta")]) == 1
+    assert benching._set_count([torch.empty(0)]) == 4
+
+
+def test_check_on_cuda_times_with_the_judges_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+    with Launches(gpu, us=500.0):
+        row = checking.run(checking.plan(problem_with(Doubled), "cuda", "sm_90a", 0)[0], seconds=0.02)
+    assert row.passed, row.reason
+    assert row.time and row.time.median_us == pytest.approx(500, rel=0.01)
+    assert row.reference_time and row.reference_time.median_us == pytest.approx(500, rel=0.01)
 
 
 def test_bench_shapes() -> None:

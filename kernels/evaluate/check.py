@@ -16,7 +16,8 @@ from kernels.device import cpu_arch, cuda_arch
 from kernels.errors import KernelsError
 from kernels.evaluate.correctness import compare, compare_with_oracle
 from kernels.evaluate.result import CheckRow
-from kernels.evaluate.timing.host import once, time_eager, time_host, time_once
+from kernels.evaluate.timing.host import once, time_once
+from kernels.evaluate.timing.turns import time_eager
 from kernels.problem import Case, Problem, Request
 
 __all__ = [
@@ -144,13 +145,12 @@ def run(trial: Trial, *, seconds: float = 0.1) -> CheckRow:
             return failed(trial, f"{type(error).__name__}: {error}")
         against_reference = compare(got, expected, case.tolerance)
         against_oracle = compare_with_oracle(got, expected, oracle, case.tolerance)
-        clock = time_eager if trial.request.device == "cuda" else time_host
         calls: dict[str, Callable[[], object]] = {"new": lambda: model_new(*inputs)}
         # A reference in loops can take seconds; then the run it was compared in says enough.
         quick = reference_us < 10 * seconds * 1e6
         if quick:
             calls["reference"] = lambda: model(*inputs)
-        times = clock(calls, seconds=seconds)
+        times = time_eager(calls, trial.request.device, seconds=seconds)
         if not quick:
             times["reference"] = once(reference_us)
     return replace(

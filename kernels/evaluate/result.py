@@ -110,10 +110,13 @@ class Environment:
 class BenchRow:
     """One way to compute the result, timed in the same interleaved run as its neighbours.
 
-    ``eager`` is the time between results of back-to-back calls, ``graph`` that of a
-    CUDA graph replay, ``host`` what one call costs the calling thread. A time that
-    could not be taken is None, and ``note`` says why. ``error`` is the largest
-    difference from float64.
+    ``eager`` is the time between results of back-to-back calls (on the CPU: of a call),
+    ``graph`` that of a CUDA graph replay, both with the L2 cache as the calls leave it;
+    ``graph_cold`` a replay after the L2 was overwritten, ``eager_cold`` a call on an idle
+    GPU likewise, taken where no graph holds the call; ``host`` what one call costs the
+    calling thread. A time that could not be taken is None, and ``note`` says why.
+    ``error`` is the largest difference from float64. ``tflops`` is 1e12 floating-point
+    operations a second by the time that ``tflops_from`` names.
     """
 
     name: str
@@ -122,6 +125,10 @@ class BenchRow:
     graph: Timing | None = None
     host: Timing | None = None
     note: str = ""
+    eager_cold: Timing | None = None
+    graph_cold: Timing | None = None
+    tflops: float | None = None
+    tflops_from: str = ""
 
 
 @dataclass(frozen=True)

@@ -309,43 +309,91 @@ def pruned_report(console: Console, directory: str, pruned: Pruned) -> None:
 # -- bench -----------------------------------------------------------------------------------
 
 
+# How a time of a BenchRow is called in prose.
+_TIME_WORDS = {
+    "graph_cold": "graph replay, cold L2",
+    "eager_cold": "eager call, cold L2",
+    "eager": "eager calls, L2 as they leave it",
+}
+
+
 def bench_report(console: Console, result: BenchResult) -> None:
     """Every way to the result with its times; the quartiles stand below each median."""
-    on_cuda = any(row.graph or row.host for row in result.rows)
+    on_cuda = bool(result.environment.driver)
+    columns = _CUDA_TIMES if on_cuda else (("eager", "time", "quartiles"),)
     table = _table(title=f"{result.problem}  {shape_text(result.shape)}  {result.dtype}")
-    table.add_column(Text("way"), overflow="fold")
-    table.add_column(_stacked("error", "to float64"), justify="right", no_wrap=True)
-    if on_cuda:
-        table.add_column(_stacked("graph", "quartiles"), justify="right", no_wrap=True)
-    table.add_column(_stacked("eager" if on_cuda else "time", "quartiles"), justify="right", no_wrap=True)
-    if on_cuda:
-        table.add_column(_stacked("host", "quartiles"), justify="right", no_wrap=True)
+    table.add_column(Text("way"), overflow="fold", min_width=10)
+    table.add_column(_stacked("error", "TFLOP/s"), justify="right", no_wrap=True)
+    for _, first, second in columns:
+        table.add_column(_stacked(first, second), justify="right", no_wrap=True)
     table.add_column(_stacked("times", "ModelNew"), justify="right", no_wrap=True)
 
     ours = next((row for row in result.rows if row.name == "ModelNew"), None)
     for row in result.rows:
+        ratio = _NOTHING
         # Against the same kind of time; a route that no graph holds is compared by its eager time.
-        kind = "graph" if on_cuda and row.graph and ours and ours.graph else "eager"
-        mine, theirs = getattr(ours, kind, None), getattr(row, kind)
-        ratio = _ratio(theirs.median_us / mine.median_us) if mine and theirs else _NOTHING
-        times = (row.graph, row.eager, row.host) if on_cuda else (row.eager,)
+        for kind in ("graph_cold", "graph", "eager"):
+            mine, theirs = getattr(ours, kind, None), getattr(row, kind)
+            if mine and theirs:
+                ratio = _ratio(theirs.median_us / mine.median_us)
+                break
+        times = [getattr(row, kind) for kind, _, _ in columns]
+        if on_cuda and row.eager_cold and not row.graph_cold:
+            times[1] = row.eager_cold
         style = "bold" if row is ours else ""
-        table.add_row(Text(row.name, style), _error(row.error), *map(_timing, times), Text(ratio, style))
+        quality = _stacked(_error(row.error), _tflops(row.tflops))
+        table.add_row(Text(row.name, style), quality, *map(_timing, times), Text(ratio, style))
     console.print(table)
     console.print()
     for row in result.rows:
         if row.note:
             console.print(Text(f"{row.name}: {row.note}"))
-    best = (ours.graph or ours.eager) if ours else None
-    if best:
+    _bench_legend(console, result, on_cuda)
+    if ours is not None and ours.tflops is not None:
         work = f"{_count(result.flops, 'FLOP')} and at least {_count(result.least_bytes, 'B')} a call"
-        per_second = 1e6 / best.median_us
-        flops, moved = (
-            _count(result.flops * per_second, "FLOP/s"),
-            _count(result.least_bytes * per_second, "B/s"),
-        )
-        console.print(Text(f"{work}; ModelNew: {flops}, {moved}"))
+        per_second = 1e6 / getattr(ours, ours.tflops_from).median_us
+        moved = _count(result.least_bytes * per_second, "B/s")
+        console.print(Text(f"{work}; ModelNew: {_count(result.flops * per_second, 'FLOP/s')}, {moved}"))
     _environment(console, result.environment)
+
+
+# Fields of a BenchRow in the table of a CUDA device, with their headers.
+_CUDA_TIMES = (
+    ("graph", "graph", "warm L2"),
+    ("graph_cold", "graph", "cold L2"),
+    ("eager", "eager", "warm L2"),
+    ("host", "host", "cost"),
+)
+
+
+def _bench_legend(console: Console, result: BenchResult, on_cuda: bool) -> None:
+    """What the columns hold that their headers cannot say."""
+    if not on_cuda:
+        console.print(Text("error: the largest difference from float64; medians over quartiles"))
+        return
+    console.print(
+        Text(
+            "error: the largest difference from float64; medians over quartiles; warm: L2 as the calls leave "
+            "it; host: until a call returns"
+        )
+    )
+    by: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.tflops is not None:
+            by.setdefault(row.tflops_from, []).append(row.name)
+    for kind, names in by.items():
+        which = "" if len(by) == 1 else f" of {', '.join(names)}"
+        console.print(Text(f"TFLOP/s{which}: by {_TIME_WORDS[kind]}"))
+    cold = [row.name for row in result.rows if row.eager_cold and not row.graph_cold]
+    if cold:
+        console.print(Text(f"in the column graph, cold L2, an eager call on an idle GPU: {', '.join(cold)}"))
+
+
+def _tflops(value: float | None) -> str:
+    """``226``, ``18.7``, ``0.038``."""
+    if value is None:
+        return _NOTHING
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def _ratio(value: float) -> str:

@@ -6,125 +6,19 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from simulated_gpu import SimulatedGpu
 
 from kernels.evaluate.timing.cuda import CaptureFailed, Timer
-from kernels.evaluate.timing.cuda_tools import CudaTools, DriverError
+from kernels.evaluate.timing.cuda_tools import CudaTools
 from kernels.evaluate.unavailable import Unavailable
 
 
-class _Graph:
-    def __init__(self, keep_graph: bool) -> None:
-        assert keep_graph
-        self.work_us: list[float] = []
-        self.ready = False
-
-
-class _Gpu:
-    """A GPU with a clock of its own: calls put work on it, the host waits for it or runs ahead."""
-
-    HOST_CALL_US = 3.0
-    EVENT_FLOOR_US = 1.5
-
-    def __init__(self) -> None:
-        self.host_us = 0.0
-        self.idle_at_us = 0.0
-        self.log: list[str] = []
-        self.graph: _Graph | None = None
-        self.stream_now = "default"
-        self.warm = True
-        self.broken = False
-
-    # What a call under test does.
-    def launch(self, us: float) -> None:
-        if self.graph is not None:
-            self.graph.work_us.append(us)
-            return
-        self.host_us += self.HOST_CALL_US
-        self._enqueue(us if self.warm else 2 * us)
-        self.warm = True
-
-    def _enqueue(self, us: float) -> None:
-        self.idle_at_us = max(self.idle_at_us, self.host_us) + us
-
-    # What the timer asks of its tools.
-    def clock_ns(self) -> int:
-        self.host_us += 0.05
-        return int(self.host_us * 1e3)
-
-    def wait(self) -> None:
-        if self.broken:
-            raise DriverError("cuCtxSynchronize: an illegal memory access was encountered (700)")
-        self.host_us = max(self.host_us, self.idle_at_us) + 1.0
-
-    def event(self) -> list[float]:
-        return []
-
-    def record(self, event: list[float]) -> None:
-        self.host_us += 0.5
-        event[:] = [max(self.idle_at_us, self.host_us)]
-
-    def elapsed_us(self, start: list[float], end: list[float]) -> float:
-        return end[0] - start[0] + self.EVENT_FLOOR_US
-
-    def flush(self) -> None:
-        self.log.append("flush")
-        self._enqueue(80.0)
-        self.warm = False
-
-    def delay(self, us: float) -> None:
-        self.log.append("delay")
-        self._enqueue(us)
-
-    def empty_pair_us(self) -> float:
-        return self.EVENT_FLOOR_US
-
-    new_graph = _Graph
-
-    def pool_handle(self) -> object:
-        return object()
-
-    def save_stream(self) -> str:
-        return self.stream_now
-
-    def abandon_capture(self, pool: object, saved: str) -> None:
-        self.stream_now = saved
-
-    @contextmanager
-    def capture(self, graph: _Graph, pool: object) -> Iterator[None]:
-        self.graph, self.stream_now = graph, "capture"
-        try:
-            yield
-        except Exception:
-            self.graph = None  # and the stream stays, as torch leaves it
-            raise RuntimeError("capture invalidated") from None
-        self.graph, self.stream_now = None, "default"
-
-    def raw_graph(self, graph: _Graph) -> _Graph:
-        return graph
-
-    def graph_work(self, graph: _Graph) -> int:
-        return len(graph.work_us)
-
-    def instantiate(self, graph: _Graph) -> None:
-        graph.ready = True
-
-    def replay(self, graph: _Graph) -> None:
-        assert graph.ready
-        self.log.append(f"replay of {len(graph.work_us)}")
-        self.host_us += 8.0 + 0.1 * len(graph.work_us)
-        for index, us in enumerate(graph.work_us):
-            self._enqueue(us if self.warm or index else 2 * us)
-        self.warm = True
-
-
-def _timer(gpu: _Gpu, us: float = 5.0, ring: int = 3, called: list[int] | None = None) -> Timer:
+def _timer(gpu: SimulatedGpu, us: float = 5.0, ring: int = 3, called: list[int] | None = None) -> Timer:
     def make(index: int) -> Any:
         def call() -> str:
             if called is not None:
@@ -138,7 +32,7 @@ def _timer(gpu: _Gpu, us: float = 5.0, ring: int = 3, called: list[int] | None =
 
 
 def test_a_warm_graph_holds_many_calls_going_round_the_ring() -> None:
-    gpu, called = _Gpu(), list[int]()
+    gpu, called = SimulatedGpu(), list[int]()
     timer = _timer(gpu, us=5.0, called=called)
     samples, calls, note = timer.graph(20)
     assert len(samples) == 20
@@ -152,7 +46,7 @@ def test_a_warm_graph_holds_many_calls_going_round_the_ring() -> None:
 
 
 def test_a_cold_graph_holds_one_call_and_follows_a_flush() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
     samples, calls, _ = _timer(gpu).graph(10, cache="cold")
     assert (len(samples), calls) == (10, 1)
     assert gpu.log[-3:] == ["flush", "delay", "replay of 1"]
@@ -160,21 +54,21 @@ def test_a_cold_graph_holds_one_call_and_follows_a_flush() -> None:
 
 
 def test_a_long_call_needs_no_graph_of_many() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
     samples, calls, _ = _timer(gpu, us=30_000.0).graph(5)
     assert calls == 1 and "replay of 2" not in gpu.log
     assert samples[-1] == pytest.approx(30_001.5, abs=0.1)
 
 
 def test_eager_warm_is_the_hosts_pace_where_that_is_slower() -> None:
-    for us, expected in ((1.0, _Gpu.HOST_CALL_US), (50.0, 50.0)):
-        samples, calls, _ = _timer(_Gpu(), us=us).eager(10)
+    for us, expected in ((1.0, SimulatedGpu.HOST_CALL_US), (50.0, 50.0)):
+        samples, calls, _ = _timer(SimulatedGpu(), us=us).eager(10)
         assert len(samples) == 10 and calls >= 50
         assert samples[-1] == pytest.approx(expected, rel=0.1)
 
 
 def test_eager_counts_work_on_every_stream() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
 
     def call() -> None:
         gpu.launch(1.0)
@@ -185,23 +79,23 @@ def test_eager_counts_work_on_every_stream() -> None:
 
 
 def test_eager_cold_is_one_call_after_a_flush_that_has_ended() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
     samples, calls, note = _timer(gpu).eager(6, cache="cold")
     assert (len(samples), calls) == (6, 1)
-    assert samples[-1] == pytest.approx(_Gpu.HOST_CALL_US + 2 * 5.0 + 1.0, abs=0.2)
+    assert samples[-1] == pytest.approx(SimulatedGpu.HOST_CALL_US + 2 * 5.0 + 1.0, abs=0.2)
     assert "a wait for nothing takes 1.1 us" in note
 
 
 def test_time_ends_a_batch_but_not_before_five_samples() -> None:
-    samples, _, _ = _timer(_Gpu(), us=200_000.0).graph(1000, seconds=2.0)
+    samples, _, _ = _timer(SimulatedGpu(), us=200_000.0).graph(1000, seconds=2.0)
     assert 8 <= len(samples) <= 11
-    samples, _, _ = _timer(_Gpu(), us=2_000_000.0).graph(1000, seconds=1.0)
+    samples, _, _ = _timer(SimulatedGpu(), us=2_000_000.0).graph(1000, seconds=1.0)
     assert len(samples) == 5
-    assert len(_timer(_Gpu()).eager(3)[0]) == 3
+    assert len(_timer(SimulatedGpu()).eager(3)[0]) == 3
 
 
 def test_a_call_that_cannot_be_recorded_says_why_and_leaves_the_stream() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
 
     def call() -> None:
         gpu.launch(5.0)
@@ -217,7 +111,7 @@ def test_a_call_that_cannot_be_recorded_says_why_and_leaves_the_stream() -> None
 
 
 def test_a_device_that_does_not_recover_is_said_to_be_lost() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
 
     def call() -> None:
         gpu.launch(5.0)
@@ -230,7 +124,7 @@ def test_a_device_that_does_not_recover_is_said_to_be_lost() -> None:
 
 
 def test_a_call_that_leaves_the_graph_empty_is_not_timed() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
 
     def call() -> None:
         if gpu.graph is None:
@@ -241,7 +135,7 @@ def test_a_call_that_leaves_the_graph_empty_is_not_timed() -> None:
 
 
 def test_the_work_of_one_call_is_counted() -> None:
-    gpu = _Gpu()
+    gpu = SimulatedGpu()
 
     def call() -> None:
         gpu.launch(5.0)
@@ -252,10 +146,10 @@ def test_the_work_of_one_call_is_counted() -> None:
 
 def test_what_is_asked_wrongly_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one call"):
-        Timer([], tools=cast(CudaTools, _Gpu()))
+        Timer([], tools=cast(CudaTools, SimulatedGpu()))
     for mode in ("eager", "graph"):
         with pytest.raises(ValueError, match="supported: 'warm', 'cold'"):
-            getattr(_timer(_Gpu()), mode)(5, cache="hot")
+            getattr(_timer(SimulatedGpu()), mode)(5, cache="hot")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from kernels.errors import first_line
 from kernels.evaluate.result import Timing
 from kernels.evaluate.timing.cuda import CaptureFailed, Sampled, Timer
 from kernels.evaluate.timing.cuda_tools import CudaTools
@@ -40,7 +41,7 @@ def take_turns(
     *,
     seconds: float,
     clock_ns: Callable[[], int],
-) -> tuple[dict[str, Timing], dict[str, Exception]]:
+) -> tuple[dict[str, Timing], dict[str, str]]:
     """The timing of each of ``names``, and for those that have none the reason.
 
     ``take(name, samples)`` has a :class:`Timer` take that many samples. Its first use,
@@ -48,7 +49,7 @@ def take_turns(
     ``seconds`` by ``clock_ns``. A call that no graph can hold (:class:`CaptureFailed`), or
     that does not fit into the GPU's memory, has a reason; what else a call raises is raised.
     """
-    reasons: dict[str, Exception] = {}
+    reasons: dict[str, str] = {}
     batches: dict[str, int] = {}
     taken: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
@@ -57,8 +58,11 @@ def take_turns(
         for name in names:
             try:
                 (first_us, *_), count, _ = take(name, 1)
-            except (CaptureFailed, torch.OutOfMemoryError) as failure:
-                reasons[name] = failure
+            except CaptureFailed as failure:
+                reasons[name] = f"no graph: {failure}"
+                continue
+            except torch.OutOfMemoryError as failure:
+                reasons[name] = first_line(failure)
                 continue
             batches[name] = _BATCH if first_us * count < _LONG_US else _LONG_BATCH
             taken[name] = []
@@ -87,12 +91,12 @@ def time_eager(
         return time_host(calls, seconds=seconds)
     tools = cuda_tools(torch.cuda.current_device())
     timers = {name: Timer([call], tools=tools) for name, call in calls.items()}
-    timings, failures = take_turns(
+    timings, reasons = take_turns(
         list(timers),
         lambda name, samples: timers[name].eager(samples, seconds=seconds),
         seconds=seconds,
         clock_ns=tools.clock_ns,
     )
-    for failure in failures.values():
-        raise failure
+    for name, reason in reasons.items():
+        raise torch.OutOfMemoryError(f"{name}: {reason}")
     return timings
