@@ -1,0 +1,172 @@
+"""Runs CUDA kernels of the toolkit on the CPU: compiles their sources against ``tests/emulator``.
+
+Slow (a few seconds for some hundred rows), and blind to speed, to instructions that do not exist
+and to rounding inside the tensor cores. It sees wrong indices and layouts, missing waits, deadlocks
+and writes past the end of shared memory or of the workspace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+EMULATOR = Path(__file__).resolve().parent / "emulator"
+KERNELS = ROOT / "kernels"
+
+# What the emulator leaves as C++ that only nvcc reads.
+REWRITTEN = (
+    (
+        re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];"),
+        r"\1* \2 = reinterpret_cast<\1*>(emulator::dynamic_smem);",
+    ),
+    (
+        re.compile(r"(\w+)<<<(.+?), (.+?), (.+?), stream>>>\((.*?)\);"),
+        r"emulator::launch(\1, \2, \3, \4, \5);",
+    ),
+)
+
+ENTRY = """
+#include "{source}"
+
+extern "C" int32_t emulated_launch(const AttentionParams* params, uint64_t seed, int32_t processors) {{
+  emulator::draw.seed(seed);
+  emulator::processors = processors;
+  const int32_t code = {package}::prepare<{arguments}>();
+  return code != 0 ? code : {package}::launch<{arguments}>(*params, nullptr);
+}}
+"""
+
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+CANARY = 0x5A
+CANARY_BYTES = 4096
+
+
+class AttentionParams(ctypes.Structure):
+    """``kernels/bindings/attention_params.h``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "out", "q_scale", "k_scale", "v_scale")),
+        *((f"{name}_scale_stride", ctypes.c_int64) for name in "qkv"),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("batch", "seqlen_q", "seqlen_k", "num_heads", "num_kv_heads", "head_dim")
+        ),
+        *((f"{name}_stride", ctypes.c_int64 * 4) for name in "qkv"),
+        ("softmax_scale", ctypes.c_double),
+        ("allocate", ALLOCATE),
+        ("allocator", ctypes.c_void_p),
+    ]
+
+
+def build(
+    package: str,
+    source: str,
+    arguments: Sequence[str],
+    folder: Path,
+    changes: Mapping[str, str] | None = None,
+) -> Path:
+    """The kernel library of ``source`` (below ``kernels/``) for the CPU, built in ``folder`` once.
+
+    ``changes`` replaces lines of the sources, each found exactly once: what a test spoils on purpose.
+    """
+    tree = folder / "source"
+    left = dict(changes or {})
+    if not tree.is_dir():
+        for path in (*KERNELS.glob("cuda/**/*.cu*"), *KERNELS.glob("bindings/attention_params.h")):
+            text = path.read_text(encoding="utf-8")
+            for pattern, replacement in REWRITTEN:
+                text = pattern.sub(replacement, text)
+            for line in [line for line in left if line in text]:
+                assert text.count(line) == 1, f"{line!r} is there {text.count(line)} times"
+                text = text.replace(line, left.pop(line))
+            target = tree / path.relative_to(KERNELS)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+        assert not left, f"no source has {list(left)}"
+    entry = ENTRY.format(source=source, package=package, arguments=", ".join(arguments))
+    name = f"emulated_{hashlib.sha256(entry.encode()).hexdigest()[:12]}"
+    library = folder / f"{name}.so"
+    if not library.exists():
+        (folder / f"{name}.cpp").write_text(entry, encoding="utf-8")
+        command = ["c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-D__CUDA_ARCH_LIST__=900"]
+        command += ["-include", str(EMULATOR / "cuda_on_cpu.h"), f"-I{EMULATOR}", f"-I{tree}"]
+        command += [str(folder / f"{name}.cpp"), "-o", str(library)]
+        subprocess.run(command, check=True)
+    return library
+
+
+def run(
+    library: Path,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *scales: Tensor,
+    seed: int = 1,
+    processors: int = 2,
+) -> tuple[Tensor, Tensor]:
+    """One launch on CPU tensors: the output, and the workspace as the kernels left it, uint8.
+
+    q [batch, seqlen_q, num_heads, head_dim], k and v [batch, seqlen_k, num_kv_heads, head_dim], scales three
+    float32 [num_heads] or none; the output as the package's operator gives it. ``seed`` decides in which
+    order the threads go on, ``processors`` how many blocks a persistent kernel has. Raises ``RuntimeError``
+    for an error code and for a write outside the workspace; what the emulator itself finds ends the process.
+    """
+    out = torch.full(q.shape, math.nan, dtype=torch.float32 if scales else q.dtype)
+    asked: list[Workspace] = []
+
+    def allocate(_: int | None, size: int) -> int:
+        asked.append(Workspace(size))
+        return asked[-1].address
+
+    params = AttentionParams(
+        q=q.data_ptr(),
+        k=k.data_ptr(),
+        v=v.data_ptr(),
+        out=out.data_ptr(),
+        batch=q.shape[0],
+        seqlen_q=q.shape[1],
+        seqlen_k=k.shape[1],
+        num_heads=q.shape[2],
+        num_kv_heads=k.shape[2],
+        head_dim=q.shape[3],
+        softmax_scale=1 / math.sqrt(q.shape[3]),
+        allocate=ALLOCATE(allocate),
+    )
+    for name, x in zip("qkv", (q, k, v), strict=True):
+        setattr(params, f"{name}_stride", (ctypes.c_int64 * 4)(*x.stride()))
+    for name, scale in zip("qkv", scales, strict=False):
+        setattr(params, f"{name}_scale", scale.data_ptr())
+        setattr(params, f"{name}_scale_stride", scale.stride(0))
+    launch = ctypes.CDLL(str(library)).emulated_launch
+    launch.argtypes = [ctypes.POINTER(AttentionParams), ctypes.c_uint64, ctypes.c_int32]
+    code = launch(ctypes.byref(params), seed, processors)
+    if code:
+        raise RuntimeError(f"the launch failed with code {code}")
+    if not all(workspace.is_intact() for workspace in asked):
+        raise RuntimeError("a write outside the workspace")
+    return out, torch.cat([torch.empty(0, dtype=torch.uint8), *(each.content for each in asked)])
+
+
+class Workspace:
+    """``size`` bytes of NaN, aligned to 256 as torch's allocator aligns, between bytes that are watched."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = torch.full((size + 2 * CANARY_BYTES,), CANARY, dtype=torch.uint8)
+        self._start = CANARY_BYTES - self._memory.data_ptr() % 256
+        self.content = self._memory[self._start : self._start + size]
+        self.content.fill_(0xFF)
+        self.address = self.content.data_ptr()
+
+    def is_intact(self) -> bool:
+        """Whether nothing was written beside it."""
+        around = (self._memory[: self._start], self._memory[self._start + len(self.content) :])
+        return all(bool((each == CANARY).all()) for each in around)

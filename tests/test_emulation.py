@@ -1,0 +1,202 @@
+"""CUDA kernels on the CPU: parity, every order of threads the same, and what the emulator must see."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from attention_checks import assert_close, assert_same
+from emulation import build, run
+
+from fp8_attn import PROBLEM as FP8_ATTN
+from fp8_attn.variants import CPP_TYPES
+from gqa_attn import PROBLEM as GQA_ATTN
+from gqa_attn.inputs import BY_DTYPE
+from kernels.evaluate.correctness import compare_with_oracle
+from kernels.problem import Problem, Tolerance
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or os.uname().machine != "x86_64", reason="the emulator needs _Float16 of g++"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the libraries of this module are built, each once."""
+    return tmp_path_factory.mktemp("emulated")
+
+
+def library(folder: Path, package: str, variant: str, dtype: str, head_dim: int, group_size: int = 1) -> Path:
+    arguments = (CPP_TYPES[dtype], str(head_dim), str(group_size))
+    return build(package, f"cuda/{package}/{variant}.cu", arguments, folder)
+
+
+def assert_right(
+    problem: Problem, out: torch.Tensor, inputs: list[torch.Tensor], tolerance: Tolerance
+) -> None:
+    """Near the reference, and against float64 no more than twice its error."""
+    want = problem.model()(*inputs)
+    assert_close(out, want, tolerance)
+    against_oracle = compare_with_oracle(out, want, problem.oracle(*inputs), tolerance)
+    assert against_oracle.passed, against_oracle.reason
+
+
+def finished(workspace: torch.Tensor, heads: int, rows: int) -> torch.Tensor:
+    """Of a Hopper kernel's workspace: for each half of 128 rows of each head, whether it wrote them."""
+    count = heads * 2 * -(-rows // 128)
+    return workspace[-count:].view(heads, -1) != 0
+
+
+GQA = {
+    # variant, dtype, head_dim, (num_heads, num_kv_heads), seqlen_q, seqlen_k
+    "hopper_float32": ("hopper", "float32", 128, (4, 1), 150, 150),
+    "hopper_float32_head_dim_40": ("hopper", "float32", 40, (6, 2), 140, 140),
+    "hopper_float32_head_dim_256": ("hopper", "float32", 256, (1, 1), 100, 100),
+    "hopper_bfloat16": ("hopper", "bfloat16", 128, (3, 1), 140, 140),
+    "hopper_float16_head_dim_63": ("hopper", "float16", 63, (2, 1), 200, 200),
+    "hopper_more_rows_than_keys": ("hopper", "float32", 128, (4, 1), 100, 30),
+    "hopper_more_keys_than_rows": ("hopper", "float32", 128, (4, 1), 60, 190),
+    "portable_float32": ("portable", "float32", 72, (4, 2), 70, 70),
+    "portable_float16": ("portable", "float16", 33, (3, 1), 40, 40),
+    "short_float32": ("portable", "float32", 32, (8, 2), 80, 80),
+    "short_bfloat16": ("portable", "bfloat16", 64, (4, 1), 50, 50),
+}
+
+
+@pytest.mark.parametrize("name", GQA)
+def test_gqa_attn(folder: Path, name: str) -> None:
+    variant, dtype, head_dim, heads, seqlen_q, seqlen_k = GQA[name]
+    built = library(folder, "gqa_attn", variant, dtype, head_dim, heads[0] // heads[1])
+    inputs = GQA_ATTN.make_inputs(2, seqlen_q, seqlen_k, *heads, head_dim, dtype=dtype)
+    out, workspace = run(built, *inputs)
+    assert_right(GQA_ATTN, out, inputs, BY_DTYPE[dtype])
+    assert (len(workspace) > 0) == (variant == "hopper")
+    if variant == "hopper":
+        assert finished(workspace, 2 * heads[1], seqlen_q * heads[0] // heads[1]).all()
+
+
+FP8 = {
+    "hopper_int8": ("hopper", "int8", 128, 260, {}),
+    "hopper_int8_head_dim_37": ("hopper", "int8", 37, 130, {}),
+    "hopper_int8_head_dim_64": ("hopper", "int8", 64, 300, {}),
+    "hopper_int8_head_dim_160": ("hopper", "int8", 160, 140, {}),
+    "hopper_int8_head_dim_256": ("hopper", "int8", 256, 140, {}),
+    "hopper_int8_negative_scales": ("hopper", "int8", 128, 130, {"scales": "negative"}),
+    "hopper_int8_extremes": ("hopper", "int8", 128, 130, {"values": "extremes"}),
+    "hopper_int8_large_logits": ("hopper", "int8", 128, 130, {"magnitude": 1e3}),
+    "hopper_int8_strided": ("hopper", "int8", 128, 130, {"layout": "every_other", "scales": "strided"}),
+    "hopper_uint8": ("hopper", "uint8", 128, 130, {}),
+    "hopper_float8_e4m3fn": ("hopper", "float8_e4m3fn", 128, 130, {}),
+    "hopper_float8_e4m3fn_negative_scales": ("hopper", "float8_e4m3fn", 128, 130, {"scales": "negative"}),
+    "hopper_float8_e5m2": ("hopper", "float8_e5m2", 256, 130, {}),
+    "hopper_float16": ("hopper", "float16", 128, 130, {}),
+    "hopper_bfloat16": ("hopper", "bfloat16", 64, 150, {"values": "normal"}),
+    "hopper_float32": ("hopper", "float32", 128, 130, {"values": "normal"}),
+    "portable_int8": ("portable", "int8", 72, 60, {}),
+    "short_int8": ("portable", "int8", 32, 72, {}),
+    "short_float8_e4m3fn": ("portable", "float8_e4m3fn", 32, 72, {"scales": "negative"}),
+}
+
+
+@pytest.mark.parametrize("name", FP8)
+def test_fp8_attn(folder: Path, name: str) -> None:
+    variant, dtype, head_dim, seqlen, options = FP8[name]
+    built = library(folder, "fp8_attn", variant, dtype, head_dim)
+    inputs = FP8_ATTN.make_inputs(2, seqlen, 2, head_dim, dtype=dtype, **options)
+    out, workspace = run(built, *inputs)
+    assert_right(FP8_ATTN, out, inputs, Tolerance())
+    assert (len(workspace) > 0) == (variant == "hopper")
+    if variant == "hopper":
+        assert finished(workspace, 4, seqlen).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("int8", {"scales": "zero"}),
+        ("int8", {"scales": "negative", "values": "extremes"}),
+        ("float8_e4m3fn", {"scales": "denormal"}),
+        ("float32", {"values": "huge"}),
+    ],
+)
+def test_what_hopper_leaves_to_the_portable_kernel(folder: Path, dtype: str, options: dict[str, str]) -> None:
+    """Scales and values that its arithmetic cannot hold: the same answer, some of it from another kernel."""
+    built = library(folder, "fp8_attn", "hopper", dtype, 128)
+    inputs = FP8_ATTN.make_inputs(1, 130, 3, 128, dtype=dtype, **options)
+    out, workspace = run(built, *inputs)
+    assert_right(FP8_ATTN, out, inputs, Tolerance())
+    assert not finished(workspace, 3, 130).all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
+def test_not_finite(folder: Path, which: int, bad: float) -> None:
+    """One element that is not finite changes the rows that see it, as in the reference, and no other."""
+    built = library(folder, "fp8_attn", "hopper", "float8_e5m2", 128)
+    inputs = FP8_ATTN.make_inputs(1, 200, 2, 128, dtype="float8_e5m2")
+    inputs[which][0, 171, 1, 5] = bad
+    out, _ = run(built, *inputs)
+    assert_close(out, FP8_ATTN.model()(*inputs))
+    assert torch.isfinite(out[0, :171]).all()
+
+
+@pytest.mark.parametrize(("package", "dtype"), [("gqa_attn", "float32"), ("fp8_attn", "int8")])
+def test_every_order_of_threads_gives_the_same(folder: Path, package: str, dtype: str) -> None:
+    """Bitwise: races would show, and so would a block that depends on how many there are."""
+    built = library(folder, package, "hopper", dtype, 128)
+    if package == "gqa_attn":
+        inputs = GQA_ATTN.make_inputs(2, 300, 300, 1, 1, 128, dtype=dtype)
+    else:
+        inputs = FP8_ATTN.make_inputs(2, 300, 1, 128, dtype=dtype)
+    want, _ = run(built, *inputs)
+    for seed in range(2, 8):
+        out, _ = run(built, *inputs, seed=seed, processors=seed % 4 + 1)
+        assert_same(out, want)
+
+
+SPOILED = {
+    "no_wait_for_v": {"    ptx::barrier_wait(smem.full_bar(v_place.buffer), v_place.parity);\n": ""},
+    "no_wait_for_products": {
+        "    ptx::wgmma_wait<(Consumer::PROMOTE ? 1 : Consumer::COLUMN_BLOCKS)>();\n": "",
+    },
+    "k_given_back_early": {
+        "    c.issue_scores(q_address, tile_address + k_place.buffer * Smem::BUFFER_BYTES);\n": (
+            "    c.issue_scores(q_address, tile_address + k_place.buffer * Smem::BUFFER_BYTES);\n"
+            "    release(smem.empty_bar(k_place.buffer));\n"
+        ),
+        "    c.take_scores();\n    release(smem.empty_bar(k_place.buffer));\n": "    c.take_scores();\n",
+    },
+    "never_given_back": {"    release(smem.empty_bar(v_place.buffer));\n": ""},
+    "rows_of_k_not_swizzled": {"(chunk % 16 / 2 ^ row % 8) * 16": "(chunk % 16 / 2) * 16"},
+    "one_key_too_many": {"min(row / GROUP_SIZE + 1, arguments": "min(row / GROUP_SIZE + 2, arguments"},
+}
+
+JUDGE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from emulation import run
+from fp8_attn import PROBLEM
+inputs = PROBLEM.make_inputs(1, 700, 1, 128)
+out, _ = run(Path(sys.argv[2]), *inputs, processors=1)
+worst = (out - PROBLEM.oracle(*inputs)).abs().max().item()
+sys.exit(not worst < 1e-5)
+"""
+
+
+@pytest.mark.parametrize("name", ["as_it_is", *SPOILED])
+def test_the_emulator_sees_what_is_wrong(tmp_path: Path, name: str) -> None:
+    """Each defect shows as a wrong result, or as a message on the way to an end."""
+    source = "cuda/fp8_attn/hopper.cu"
+    built = build("fp8_attn", source, ("int8_t", "128", "1"), tmp_path, SPOILED.get(name))
+    tests = Path(__file__).resolve().parent
+    command = [sys.executable, "-W", "ignore", "-c", JUDGE, str(tests), str(built)]
+    done = subprocess.run(command, cwd=tests.parent, capture_output=True, text=True, timeout=120)
+    assert (done.returncode == 0) == (name == "as_it_is"), done.stderr
+    if name == "never_given_back":
+        assert "every thread waits for another" in done.stderr
