@@ -22,6 +22,10 @@ def _cuda_arguments(request: Request) -> tuple[str, ...]:
     return CPP_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
 
 
+def _hopper_arguments(request: Request) -> tuple[str, ...]:
+    return *_cuda_arguments(request), "false"
+
+
 def _cpu_arguments(request: Request) -> tuple[str, ...]:
     return CPP_TYPES[request.dtype], str(request.head_dim)
 
@@ -45,7 +49,7 @@ VARIANTS = (
         device="cuda",
         source="cuda/gqa_attn/hopper.cu",
         launcher="gqa_attn::launch",
-        template_arguments=_cuda_arguments,
+        template_arguments=_hopper_arguments,
         serves=_serves_hopper,
         why="fp32 as three fp16 products on wgmma, five times the speed of fp32 arithmetic; holds the "
         "portable and short kernels too, for lengths where they are faster",

@@ -31,8 +31,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulated")
 
 
-def library(folder: Path, package: str, variant: str, dtype: str, head_dim: int, group_size: int = 1) -> Path:
-    arguments = (CPP_TYPES[dtype], str(head_dim), str(group_size))
+def library(
+    folder: Path,
+    package: str,
+    variant: str,
+    dtype: str,
+    head_dim: int,
+    group_size: int = 1,
+    fast: bool = False,
+) -> Path:
+    arguments = [CPP_TYPES[dtype], str(head_dim), str(group_size)]
+    if variant == "hopper":
+        arguments.append(str(fast).lower())
     return build(package, f"cuda/{package}/{variant}.cu", arguments, folder)
 
 
@@ -115,6 +125,28 @@ def test_fp8_attn(folder: Path, name: str) -> None:
         assert finished(workspace, 4, seqlen).all()
 
 
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_fast_gqa_attn(folder: Path, head_dim: int) -> None:
+    """As near as half precision: 11 bits of each operand and weight."""
+    built = library(folder, "gqa_attn", "hopper", "float32", head_dim, 2, fast=True)
+    inputs = GQA_ATTN.make_inputs(1, 260, 260, 4, 2, head_dim)
+    out, workspace = run(built, *inputs)
+    error = (out - GQA_ATTN.oracle(*inputs)).abs().max().item()
+    assert 1e-5 < error < 2e-3
+    assert finished(workspace, 2, 520).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "bfloat16"])
+def test_fast_fp8_attn(folder: Path, dtype: str) -> None:
+    """Only the weights are rounded, to 11 bits."""
+    built = library(folder, "fp8_attn", "hopper", dtype, 128, fast=True)
+    inputs = FP8_ATTN.make_inputs(1, 260, 2, 128, dtype=dtype)
+    out, workspace = run(built, *inputs)
+    error = (out - FP8_ATTN.oracle(*inputs)).abs().max().item()
+    assert 1e-5 < error < 5e-4
+    assert finished(workspace, 2, 260).all()
+
+
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
@@ -193,7 +225,7 @@ sys.exit(not worst < 1e-5)
 def test_the_emulator_sees_what_is_wrong(tmp_path: Path, name: str) -> None:
     """Each defect shows as a wrong result, or as a message on the way to an end."""
     source = "cuda/fp8_attn/hopper.cu"
-    built = build("fp8_attn", source, ("int8_t", "128", "1"), tmp_path, SPOILED.get(name))
+    built = build("fp8_attn", source, ("int8_t", "128", "1", "false"), tmp_path, SPOILED.get(name))
     tests = Path(__file__).resolve().parent
     command = [sys.executable, "-W", "ignore", "-c", JUDGE, str(tests), str(built)]
     done = subprocess.run(command, cwd=tests.parent, capture_output=True, text=True, timeout=120)

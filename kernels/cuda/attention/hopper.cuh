@@ -6,10 +6,11 @@
 //   scaled fp16 parts; a consumer splits its rows of Q the same way, a power of two for each row. Then for
 //   each tile of BLOCK_N keys S = Q K^T and O += P V, each fp32 product as three fp16 products, lo * hi +
 //   hi * lo + hi * hi, with a running maximum and sum. 16-bit inputs are one part: one product for S, two
-//   for P V while a row has few weights of size, then one.
+//   for P V while a row has few weights of size, then one. SCALED (fp8_attn): 8-bit inputs are one part too, and
+//   int8 stays int8 in S = Q K^T; P has two parts throughout. FAST: one part of everything.
 //
 // Shapes and dtypes
-//   As in portable.cuh, HEAD_DIM up to 256, T float, Half or BFloat16.
+//   As in portable.cuh, HEAD_DIM up to 256, T not double; 8-bit types only where SCALED.
 //
 // Layout (shared memory)
 //   Q_BUFFERS of q [PARTS][SLABS][BLOCK_M][64], BUFFERS tiles of K or V as hopper_split.cuh lays them out,
@@ -34,12 +35,15 @@
 //
 // Numerics
 //   The low-order products are issued first: the tensor cores cut off bits at each step. P V starts
-//   from zero for each tile and is added to O in fp32, for the same reason (16-bit inputs: O stays in
-//   the tensor cores). P is multiplied by 2^14 before it is split, the row sum with it. The maximum
+//   from zero for each tile and is added to O in fp32, for the same reason (16-bit outputs and FAST: O
+//   stays in the tensor cores). P is multiplied by 2^14 before it is split, the row sum with it. The maximum
 //   is subtracted before the scale is multiplied in. Scales are powers of two and undone exactly: K's and
 //   Q's in the softmax scale, V's when P V is added. Masked keys are set to -inf before the maximum;
 //   key 0 is in the first tile and visible to every row, so a maximum is always finite.
-//   Where a tile of K or V that a job reads cannot be split, or a row of Q, the warpgroup leaves its 64
+//   SCALED: the scales of q and k are multiplied into the softmax scale, their sign into Q, that of v into the last
+//   division. FAST: 11 bits of every operand and weight, as of half precision; int8 S stays exact.
+//   Where a tile of K or V that a job reads cannot be split, or a row of Q, or where a scale is zero, not a
+//   number or far from one, the warpgroup leaves its 64
 //   rows to the portable kernel, which is launched after this one and returns at once elsewhere. Rows
 //   among the 64 that do not see the key in question are then also the portable kernel's.
 //   Fixed order throughout: bitwise the same on repeat and inside any batch.
@@ -65,11 +69,12 @@
 namespace attention {
 
 // What a consumer warpgroup holds, and its steps.
-template <typename T, bool SCALED, int HEAD_DIM, int P_PARTS>
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 struct HopperConsumer {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   static constexpr int PARTS = TILE::PARTS;
+  static constexpr int P_PARTS = TILE::P_PARTS;
   static constexpr int BLOCK_N = TILE::BLOCK_N;
   static constexpr bool PROMOTE = TILE::PROMOTE;
   // Columns of O that one product covers; fewer where O itself takes half of the registers.
@@ -231,12 +236,12 @@ __device__ __forceinline__ PackedRows<T, GROUP_SIZE> query_rows(const HopperArgu
 }
 
 // The three warps that have Q copied: takes jobs and hands them on.
-template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem,
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem,
                                               int thread) {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
-  using Queries = HopperQueries<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
+  using Queries = HopperQueries<T, SCALED, FAST, HEAD_DIM>;
   const int jobs = arguments.heads * arguments.row_tiles;
   int job = blockIdx.x;
 #pragma unroll 1
@@ -292,10 +297,10 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
 }
 
 // The one thread that has K and V copied.
-template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem) {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem) {
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   Ring<Smem::BUFFERS> ring;
   ptx::wait_for_previous_kernel();  // the tiles are there
 #pragma unroll 1
@@ -324,8 +329,8 @@ __device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, con
 }
 
 // A consumer warp's way past `count` items that it does not need.
-template <typename T, bool SCALED, int HEAD_DIM>
-__device__ __forceinline__ void skip(const HopperShared<T, SCALED, HEAD_DIM>& smem, Ring<HopperMemory<T, SCALED, HEAD_DIM>::BUFFERS>& ring,
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
+__device__ __forceinline__ void skip(const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem, Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring,
                                      int count) {
 #pragma unroll 1
   for (; count > 0; --count) {
@@ -337,11 +342,11 @@ __device__ __forceinline__ void skip(const HopperShared<T, SCALED, HEAD_DIM>& sm
 }
 
 // Splits a consumer warpgroup's rows of Q; returns whether they are for it, and leaves word for the portable kernel.
-template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem, int job,
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem, int job,
                                            int q_buffer) {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Queries = HopperQueries<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Queries = HopperQueries<T, SCALED, FAST, HEAD_DIM>;
   const int half = threadIdx.x / 128 - 1;
   const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job / 2, arguments);
   float head_factor = 1.0f;
@@ -360,22 +365,22 @@ __device__ __forceinline__ bool split_rows(const HopperArguments& arguments, con
 }
 
 // A job whose rows are left to the portable kernel.
-template <typename T, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void pass_over(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem, int job,
-                                          int q_buffer, Ring<HopperMemory<T, SCALED, HEAD_DIM>::BUFFERS>& ring) {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void pass_over(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem, int job,
+                                          int q_buffer, Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring) {
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   __syncwarp();
   if (threadIdx.x % 32 == 0) ptx::barrier_arrive(smem.q_empty_bar(q_buffer, threadIdx.x / 128 - 1));
   skip(smem, ring, 2 * HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N>(job, arguments).num_tiles);
 }
 
 // One consumer warpgroup's share of a job.
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
-__device__ __forceinline__ void attend(const HopperArguments& arguments, const HopperShared<T, SCALED, HEAD_DIM>& smem,
-                                       int job, int q_buffer, Ring<HopperMemory<T, SCALED, HEAD_DIM>::BUFFERS>& ring) {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
-  using Consumer = HopperConsumer<T, SCALED, HEAD_DIM, P_PARTS>;
+template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
+__device__ __forceinline__ void attend(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem,
+                                       int job, int q_buffer, Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring) {
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
+  using Consumer = HopperConsumer<T, SCALED, FAST, HEAD_DIM>;
   constexpr int BLOCK_N = TILE::BLOCK_N;
   const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> here(job, arguments);
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);  // known to be uniform
@@ -566,12 +571,12 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   }
 }
 
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, int P_PARTS>
+template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
 __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_constant__ HopperArguments arguments) {
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   constexpr int CONSUMER_WARPS = 8;
   extern __shared__ unsigned char smem_bytes[];
-  const HopperShared<T, SCALED, HEAD_DIM> smem(smem_bytes);
+  const HopperShared<T, SCALED, FAST, HEAD_DIM> smem(smem_bytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < Smem::BUFFERS; ++i) {
       ptx::barrier_init(smem.full_bar(i), 1);
@@ -591,9 +596,9 @@ __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_c
   if (warpgroup == 0) {
     ptx::give_registers<producer_registers(Smem::Q_BUFFERS)>();
     if (threadIdx.x >= 32)
-      hand_out_jobs<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
+      hand_out_jobs<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
     else if (threadIdx.x == 0)
-      copy_tiles<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem);
+      copy_tiles<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem);
   } else {
     ptx::take_registers<consumer_registers(Smem::Q_BUFFERS)>();
     Ring<Smem::BUFFERS> ring;
@@ -603,10 +608,10 @@ __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_c
       ptx::barrier_wait(smem.q_full_bar(q_buffer, threadIdx.x / 128 - 1), turn / Smem::Q_BUFFERS % 2);
       const int job = __shfl_sync(0xffffffffu, smem.job(q_buffer, threadIdx.x / 128 - 1), 0);  // known to be uniform
       if (job < 0) break;
-      if (split_rows<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem, job, q_buffer))
-        attend<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, P_PARTS>(arguments, smem, job / 2, q_buffer, ring);
+      if (split_rows<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, job, q_buffer))
+        attend<T, OUT, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
       else
-        pass_over<T, SCALED, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
+        pass_over<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
     }
   }
 }

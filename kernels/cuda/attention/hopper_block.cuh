@@ -10,12 +10,14 @@
 
 namespace attention {
 
-template <typename T, bool SCALED, int HEAD_DIM>
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 struct HopperMemory {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   static constexpr int Q_SLAB_BYTES = TILE::BLOCK_M * TILE::ROW_BYTES;
   static constexpr int Q_PART_BYTES = TILE::SCORE_SLABS * Q_SLAB_BYTES;
-  static constexpr int Q_BYTES = TILE::PARTS * Q_PART_BYTES;
+  // Rows of Q lie there as they come, then as parts.
+  static constexpr int Q_RAW_BYTES = (HEAD_DIM * static_cast<int>(sizeof(T)) + 127) / 128 * Q_SLAB_BYTES;
+  static constexpr int Q_BYTES = larger(TILE::PARTS * Q_PART_BYTES, Q_RAW_BYTES);
   static constexpr int LIMIT = 227 * 1024;
   static constexpr int ALIGNMENT = 1024;  // of tiles, by the swizzle
   static constexpr int MIN_BUFFERS = 3;   // K of the next tile and V of this one are read, another is filled
@@ -136,10 +138,10 @@ struct Ring {
 };
 
 // Shared memory, found from its first aligned byte.
-template <typename T, bool SCALED, int HEAD_DIM>
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 struct HopperShared {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   static constexpr int TILES = Smem::Q_BUFFERS * Smem::Q_BYTES;
   static constexpr int SCALES = TILES + Smem::BUFFERS * Smem::BUFFER_BYTES;
   static constexpr int FULL_BARS = SCALES + Smem::BUFFERS * static_cast<int>(sizeof(TileScale));
@@ -190,16 +192,16 @@ struct HopperShared {
 };
 
 // How the rows of Q are moved: LANES lanes share a row, each with VECTORS chunks of it.
-template <typename T, bool SCALED, int HEAD_DIM>
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 struct HopperQueries {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   static constexpr int ROWS = TILE::BLOCK_M / 2;  // a consumer warpgroup's
   static constexpr int LANES = TILE::PADDED == 64 ? 16 : 32;
   static constexpr int VECTORS = (TILE::PADDED + LANES * CHUNK - 1) / (LANES * CHUNK);
   static constexpr int VECTOR_BYTES = CHUNK * static_cast<int>(sizeof(T));
 
-  // Where a chunk of a row lies until it is split: the row has the very bytes its parts will have.
+  // Where a chunk of a row lies until it is split: among the bytes that the row's parts will have, and past them.
   __device__ __forceinline__ static unsigned char* raw(unsigned char* q_smem, int row, int vector) {
     const int byte = vector * VECTOR_BYTES;
     return q_smem + byte / TILE::ROW_BYTES * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES + byte % TILE::ROW_BYTES;

@@ -7,13 +7,13 @@
 
 namespace attention {
 
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, int P_PARTS = 2>
+template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
 struct HopperKernel {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Smem = HopperMemory<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   using Portable = PortableKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, true>;
-  static constexpr auto FUNCTION = hopper_attention_kernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, P_PARTS>;
-  static constexpr auto SPLIT = split_kernel<T, SCALED, HEAD_DIM>;
+  static constexpr auto FUNCTION = hopper_attention_kernel<T, OUT, SCALED, FAST, HEAD_DIM, GROUP_SIZE>;
+  static constexpr auto SPLIT = split_kernel<T, SCALED, FAST, HEAD_DIM>;
   static_assert(!SCALED || (GROUP_SIZE == 1 && sizeof(OUT) == 4), "the scales of a head are its own, and O is fp32");
   static_assert(Smem::BYTES <= Smem::LIMIT, "shared memory must fit one block on an SM");
   static_assert(TILE::BLOCK_M / 2 % Portable::TILE::BLOCK_M == 0, "a portable block must lie in one half");
@@ -72,7 +72,7 @@ struct HopperKernel {
     split.tiles = tiles;
     split.scales = scales;
     split.next_job = next_job;
-    SPLIT<<<static_cast<unsigned>(heads * kv_tiles(p) * 2), SplitLaunch<T, SCALED, HEAD_DIM>::THREADS, 0, stream>>>(split);
+    SPLIT<<<static_cast<unsigned>(heads * kv_tiles(p) * 2), SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREADS, 0, stream>>>(split);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
 
@@ -121,10 +121,10 @@ struct HopperKernel {
 };
 
 // The kernels of one specialisation on Hopper, and which of them serves a call: by shape and layout, never by batch.
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
 struct HopperAttention {
   using Others = Attention<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, true>;  // one portable kernel for both uses
-  using Hopper = HopperKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>;
+  using Hopper = HopperKernel<T, OUT, SCALED, FAST, HEAD_DIM, GROUP_SIZE>;
   static_assert(ARCH == 900, "wgmma exists on sm_90a alone");
   // Fewer steps are one of the others' in less time (gqa_attn/README.md has the measurement).
   static constexpr int64_t MIN_SEQLEN = 48;

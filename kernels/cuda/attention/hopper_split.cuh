@@ -4,15 +4,15 @@
 // Algorithm
 //   A block takes one tile, BLOCK_N keys of K or of V of one (batch, kv head). It finds the largest
 //   magnitude, scales the tile by a power of two that brings it near 2^14, and writes each element
-//   as PARTS halves, x = hi + lo. Elements past head_dim and past the last key are zero.
+//   as PARTS halves, x = hi + lo. Elements past head_dim and past the last key are zero. K of int8 stays int8.
 //
 // Shapes and dtypes
-//   k and v [batch, seqlen_k, num_kv_heads, HEAD_DIM] of float, Half or BFloat16, any strides.
-//   tiles [batch * num_kv_heads][kv_tiles][K, V][PARTS][SLABS][BLOCK_N][64] of fp16.
+//   k and v [batch, seqlen_k, num_kv_heads, HEAD_DIM] of T, any strides.
+//   tiles [batch * num_kv_heads][kv_tiles][K, V][PARTS][SLABS][BLOCK_N][64] of fp16; K of int8 [128] in place of [64].
 //   scales [batch * num_kv_heads][kv_tiles] of TileScale.
 //
 // Layout
-//   A slab is 64 head_dim elements wide: rows of 128 bytes, the 16-byte chunk c of row r at place
+//   A slab is 64 (int8: 128) head_dim elements wide: rows of 128 bytes, the 16-byte chunk c of row r at place
 //   c ^ (r % 8). The attention kernel copies a tile into shared memory as it is.
 //
 // Requires
@@ -46,11 +46,13 @@ constexpr bool IS_INTEGER = IS_INT8<T>;
 template <>
 constexpr bool IS_INTEGER<uint8_t> = true;
 
-// How the Hopper kernel cuts up a problem. SCALED: fp8_attn, whose output is fp32 whatever its inputs are.
-template <typename T, bool SCALED, int HEAD_DIM>
+// How the Hopper kernel cuts up a problem. SCALED: fp8_attn, whose output is fp32 whatever its inputs are. FAST: as
+// near as half precision is.
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 struct HopperTile {
-  static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;  // fp16 parts of an element of q, k and v
-  static constexpr bool PROMOTE = SCALED || PARTS == 2;  // O is summed outside the tensor cores
+  static constexpr int PARTS = sizeof(T) == 4 && !FAST ? 2 : 1;  // fp16 parts of an element of q, k and v
+  static constexpr int P_PARTS = FAST ? 1 : 2;                   // and of a weight
+  static constexpr bool PROMOTE = !FAST && (SCALED || PARTS == 2);  // O is summed outside the tensor cores
   static constexpr bool IS_EXACT = sizeof(T) == 1;       // as fp16, whatever the value, if it is finite
   static constexpr int SCORE_BYTES = IS_INT8<T> ? 1 : 2;  // of an element of q and k as the tensor cores read it
   static constexpr int SLABS = (HEAD_DIM + 63) / 64;      // of v
@@ -87,16 +89,14 @@ constexpr int SPLIT_LIMIT = 40;      // of its exponent before
 constexpr int SPLIT_ROW_RANGE = 16;  // how far a row's largest may lie below
 
 // A power of two for a largest magnitude given as the bits of a float, or 0 where there is none.
-// What fp16 holds is taken as it is. bfloat16 keeps a scale of one where all its bits fit and tiles are added up
-// in the tensor cores (PROMOTE is false), so that neighbouring tiles agree.
+// What fp16 holds is taken as it is. Where tiles are added up in the tensor cores (PROMOTE is false), the scale
+// is one for usual magnitudes, so that neighbouring tiles agree: bfloat16 keeps all its bits there.
 template <typename T, bool PROMOTE>
 __device__ __forceinline__ float split_scale(uint32_t largest) {
   if (largest == 0) return 1.0f;
   const int exponent = static_cast<int>(largest >> 23) - 127;
-  if constexpr (sizeof(T) <= 2) {
-    if (!IS_BFLOAT16<T>) return exponent < 16 ? 1.0f : 0.0f;
-    if (!PROMOTE && exponent >= -6 && exponent <= SPLIT_TARGET) return 1.0f;
-  }
+  if constexpr (sizeof(T) <= 2 && !IS_BFLOAT16<T>) return exponent < 16 ? 1.0f : 0.0f;
+  if (!PROMOTE && exponent >= -6 && exponent <= SPLIT_TARGET) return 1.0f;
   if (exponent < -SPLIT_LIMIT || exponent > SPLIT_LIMIT) return 0.0f;
   return __uint_as_float(static_cast<uint32_t>(127 + SPLIT_TARGET - exponent) << 23);
 }
@@ -126,9 +126,9 @@ struct SplitArguments {
   int* next_job;
 };
 
-template <typename T, bool SCALED, int HEAD_DIM>
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 struct SplitLaunch {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   static constexpr int WIDTH = 8;  // elements a thread moves as one unit: 16 bytes of a part
   static constexpr int UNITS_PER_ROW = TILE::PADDED / WIDTH;
   static constexpr int STEPS = 4;  // units a thread moves
@@ -136,10 +136,10 @@ struct SplitLaunch {
   static_assert(THREADS % 32 == 0 && TILE::BLOCK_N % 32 == 0, "whole warps move, and look at, whole rows");
 };
 
-template <typename T, bool SCALED, int HEAD_DIM>
-__global__ void __launch_bounds__(SplitLaunch<T, SCALED, HEAD_DIM>::THREADS) split_kernel(const __grid_constant__ SplitArguments arguments) {
-  using TILE = HopperTile<T, SCALED, HEAD_DIM>;
-  using Launch = SplitLaunch<T, SCALED, HEAD_DIM>;
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
+__global__ void __launch_bounds__(SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREADS) split_kernel(const __grid_constant__ SplitArguments arguments) {
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Launch = SplitLaunch<T, SCALED, FAST, HEAD_DIM>;
   constexpr int THREADS = Launch::THREADS;
   constexpr int BLOCK_N = TILE::BLOCK_N;
   constexpr int WIDTH = Launch::WIDTH;

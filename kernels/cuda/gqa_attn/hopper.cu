@@ -4,20 +4,21 @@
 //   cuda/attention/attention.cuh.
 // Shapes and dtypes: q [batch, seqlen_q, num_heads, HEAD_DIM], k and v [batch, seqlen_k,
 //   num_heads / GROUP_SIZE, HEAD_DIM]; float, Half or BFloat16; out of the same type.
+// FAST: as near as half precision, for float32 matmul precision "high" and "medium".
 // Requires: sm_90a, HEAD_DIM 1 to 256, any strides.
 #include "cuda/attention/hopper_launch.cuh"
 
 namespace gqa_attn {
 
-template <typename T, int HEAD_DIM, int GROUP_SIZE>
+template <typename T, int HEAD_DIM, int GROUP_SIZE, bool FAST>
 int32_t prepare() {
-  return attention::HopperAttention<T, T, false, HEAD_DIM, GROUP_SIZE>::prepare();
+  return attention::HopperAttention<T, T, false, FAST, HEAD_DIM, GROUP_SIZE>::prepare();
 }
 
-template <typename T, int HEAD_DIM, int GROUP_SIZE>
+template <typename T, int HEAD_DIM, int GROUP_SIZE, bool FAST>
 int32_t launch(const AttentionParams& params, void* stream) {
   static_assert(HEAD_DIM >= 1 && HEAD_DIM <= 256, "head_dim must be from 1 to 256");
-  return attention::HopperAttention<T, T, false, HEAD_DIM, GROUP_SIZE>::launch(params, stream);
+  return attention::HopperAttention<T, T, false, FAST, HEAD_DIM, GROUP_SIZE>::launch(params, stream);
 }
 
 }  // namespace gqa_attn
