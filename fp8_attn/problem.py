@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from kernels.problem import Problem
 
+from .bench_cases import BENCH_CASES
 from .cost import flops, least_bytes
 from .inputs import CASES, get_init_inputs, get_inputs, jitter, make_inputs
 from .model_new import ModelNew
 from .peers import peers
-from .reference import Model, oracle
+from .reference import Model, oracle, oracle_rows
 from .variants import VARIANTS, default_request
 
 __all__ = ["PROBLEM"]
@@ -29,4 +30,6 @@ PROBLEM = Problem(
     flops=flops,
     least_bytes=least_bytes,
     peers=peers,
+    bench_cases=BENCH_CASES,
+    oracle_rows=oracle_rows,
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from kernels.attention import attention_oracle
+from kernels.attention import attention_oracle, attention_oracle_rows
 
-__all__ = ["Model", "oracle"]
+__all__ = ["Model", "oracle", "oracle_rows"]
 
 
 class Model(nn.Module):
@@ -51,3 +52,20 @@ def oracle(
     k = k_q.double() * k_scale.double().view(1, 1, -1, 1)
     v = v_q.double() * v_scale.double().view(1, 1, -1, 1)
     return attention_oracle(q, k, v)
+
+
+def oracle_rows(
+    rows: Sequence[int],
+    q_q: Tensor,
+    k_q: Tensor,
+    v_q: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+) -> Tensor:
+    """The query rows ``rows`` of :func:`oracle`: float64 [batch, len(rows), num_heads, head_dim]."""
+    # float32 holds every carrier's value, and torch indexes it where it does not index float8.
+    q = q_q.float()[:, list(rows)].double() * q_scale.double().view(1, 1, -1, 1)
+    k = k_q.double() * k_scale.double().view(1, 1, -1, 1)
+    v = v_q.double() * v_scale.double().view(1, 1, -1, 1)
+    return attention_oracle_rows(q, k, v, rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,23 +16,46 @@ __all__ = ["peers"]
 def peers(device: str) -> dict[str, Callable[..., Tensor]]:
     """Routes through torch on ``device``, each called with q, k, v as ``Model`` is.
 
-    All take seqlen_q = seqlen_k: torch aligns the mask of other lengths differently.
+    All take seqlen_q = seqlen_k: torch aligns the mask of other lengths differently. On
+    CUDA there is one for each fused backend, for what torch picks need not be the fastest.
     """
     found: dict[str, Callable[..., Tensor]] = {
         "SDPA, enable_gqa": sdpa_enable_gqa,
         "SDPA, expanded K/V": sdpa_expanded,
     }
     if device == "cuda":
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            """The same on the one fused backend that computes in full float32."""
-            with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-                return sdpa_expanded(q, k, v)
-
-        found["SDPA efficient, expanded K/V"] = sdpa_efficient
+        found |= _backends()
     found["vectorised"] = vectorised
     return found
+
+
+def _backends() -> dict[str, Callable[..., Tensor]]:
+    """The fused backends one by one. Efficient attention alone computes in full float32."""
+    from torch.nn.attention import SDPBackend
+
+    half = (torch.float16, torch.bfloat16)
+    return {
+        "SDPA efficient, expanded K/V": _only(SDPBackend.EFFICIENT_ATTENTION, sdpa_expanded),
+        "SDPA cuDNN, enable_gqa": _only(SDPBackend.CUDNN_ATTENTION, sdpa_enable_gqa, half),
+        "SDPA cuDNN, expanded K/V": _only(SDPBackend.CUDNN_ATTENTION, sdpa_expanded, half),
+        "SDPA flash, enable_gqa": _only(SDPBackend.FLASH_ATTENTION, sdpa_enable_gqa, half),
+    }
+
+
+def _only(
+    backend: Any, route: Callable[..., Tensor], dtypes: Sequence[torch.dtype] = ()
+) -> Callable[..., Tensor]:
+    """``route`` on one backend, for ``dtypes`` alone where given."""
+    from torch.nn.attention import sdpa_kernel
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if dtypes and q.dtype not in dtypes:
+            supported = ", ".join(str(dtype) for dtype in dtypes)
+            raise TypeError(f"{backend.name} does not take {q.dtype}; supported: {supported}")
+        with sdpa_kernel(backend):
+            return route(q, k, v)
+
+    return call
 
 
 def sdpa_enable_gqa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from kernels.attention import attention_oracle
+from kernels.attention import attention_oracle, attention_oracle_rows
 
-__all__ = ["Model", "oracle"]
+__all__ = ["Model", "oracle", "oracle_rows"]
 
 
 class Model(nn.Module):
@@ -45,3 +46,8 @@ class Model(nn.Module):
 def oracle(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same in float64, vectorised, for finite inputs; returns float64."""
     return attention_oracle(q, k, v)
+
+
+def oracle_rows(rows: Sequence[int], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The query rows ``rows`` of :func:`oracle`: float64 [batch, len(rows), num_heads, head_dim]."""
+    return attention_oracle_rows(q[:, list(rows)], k, v, rows)

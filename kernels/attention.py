@@ -4,7 +4,8 @@ What is here serves where a compiled kernel does not:
 
 - :func:`attention_backward` is the gradient of every attention operator.
 - :func:`attention` is the form that ``KERNELS_FALLBACK=torch`` selects.
-- :func:`attention_oracle` is the float64 answer that errors are measured against.
+- :func:`attention_oracle` is the float64 answer that errors are measured against,
+  :func:`attention_oracle_rows` a part of it.
 - :func:`check_tensors` and :func:`check_shapes` word the errors about arguments.
 
 All take q ``[batch, seqlen_q, num_heads, head_dim]`` and k, v ``[batch, seqlen_k,
@@ -28,6 +29,7 @@ __all__ = [
     "attention_backward",
     "attention_forward",
     "attention_oracle",
+    "attention_oracle_rows",
     "check_shapes",
     "check_tensors",
 ]
@@ -188,6 +190,32 @@ def attention_oracle(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q_heads[:, :, rows] @ k_heads.transpose(-1, -2) / math.sqrt(head_dim)
         scores.masked_fill_(keys > rows.unsqueeze(1), -math.inf)
         out[:, rows] = (torch.softmax(scores, dim=-1) @ v_heads).transpose(1, 2)
+    return out
+
+
+def attention_oracle_rows(q: Tensor, k: Tensor, v: Tensor, rows: Sequence[int]) -> Tensor:
+    """Some query rows of :func:`attention_oracle`: float64 [batch, len(rows), num_heads, head_dim].
+
+    q is [batch, len(rows), num_heads, head_dim], the queries of these rows alone; k and v
+    are whole. One batch entry and kv head at a time, so the largest tensor has
+    group_size * len(rows) * seqlen_k elements.
+    """
+    batch, _, num_heads, head_dim = q.shape
+    seqlen_k, num_kv_heads = k.shape[1], k.shape[2]
+    out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    if q.numel() == 0 or seqlen_k == 0:
+        return out
+    group_size = num_heads // num_kv_heads
+    index = torch.tensor(rows, dtype=torch.int64, device=q.device)
+    hidden = torch.arange(seqlen_k, device=q.device) > index.unsqueeze(1)
+    for entry in range(batch):
+        for head in range(num_kv_heads):
+            group = slice(head * group_size, (head + 1) * group_size)
+            queries = q[entry, :, group].double().transpose(0, 1)
+            keys, values = k[entry, :, head].double(), v[entry, :, head].double()
+            scores = (queries @ keys.transpose(0, 1)).div_(math.sqrt(head_dim))
+            weights = torch.softmax(scores.masked_fill_(hidden, -math.inf), dim=-1)
+            out[entry, :, group] = (weights @ values).transpose(0, 1)
     return out
 
 

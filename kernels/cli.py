@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernels import cli_evaluate
 from kernels.errors import KernelsError
@@ -21,7 +21,7 @@ from kernels.errors import KernelsError
 if TYPE_CHECKING:
     from kernels.jit.build import Built
     from kernels.jit.spec import KernelSpec
-    from kernels.problem import Problem, Request
+    from kernels.problem import Case, Problem, Request
 
 __all__ = ["UsageError", "main"]
 
@@ -122,7 +122,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--dtype", metavar="DTYPE", help="dtype of the inputs (default: the default inputs')")
     bench.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="for each time taken (default: 0.5)"
+        "--shapes",
+        choices=("default", "table", "all"),
+        help="two shapes with everything about each, the table of the package's bench_cases, or both "
+        "(default: all on cuda, default on the CPU and with --shape or --dtype)",
+    )
+    bench.add_argument(
+        "--seconds",
+        type=_above_zero,
+        metavar="S",
+        help="for each time taken (default: 0.5; in the table 0.3)",
+    )
+    bench.add_argument(
+        "--limit",
+        type=_above_zero,
+        default=1.0,
+        metavar="S",
+        help="leave out of the table what takes longer for one call (default: 1)",
     )
     bench.add_argument(
         "--compile", action="store_true", help="also time torch.compile of the vectorised form"
@@ -147,6 +163,13 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is below 0")
+    return number
+
+
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return number
 
 
@@ -275,48 +298,88 @@ def _bench(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from kernels.report.json import json_text
-    from kernels.report.terminal import bench_report, startup_report
+    from kernels.report.terminal import bench_report, bench_table, startup_report
 
-    show: Callable[[Console, Any], None]
+    console = Console()
+    results = []
     if "jit" in arguments.packages:
-        results, show = _startup_results(arguments), startup_report
+        for result in (results := _startup_results(arguments)):
+            if not arguments.json:
+                startup_report(console, result)
         complete = all(row.samples for result in results for row in result.rows)
     else:
-        results, show = _bench_results(arguments), bench_report
-        complete = all(row.eager for result in results for row in result.rows if row.name == "ModelNew")
+        for result in _bench_results(arguments):
+            results.append(result)
+            if not (arguments.json or result.in_table):
+                bench_report(console, result)
+        tables: dict[str, list] = {}
+        for result in results:
+            if result.in_table:
+                tables.setdefault(result.problem, []).append(result)
+        if not arguments.json:
+            for lines in tables.values():
+                bench_table(console, lines)
+        complete = all(
+            row.eager or row.tflops_from or row.left_out
+            for result in results
+            for row in result.rows
+            if row.name.startswith("ModelNew")
+        )
     if arguments.json:
         print(json_text(results))
-    else:
-        console = Console()
-        for result in results:
-            show(console, result)
     return 0 if complete else 1
 
 
-def _bench_results(arguments: argparse.Namespace) -> list:
-    from kernels.evaluate.bench import DEFAULT_SHAPES, bench, case_of
+def _bench_results(arguments: argparse.Namespace) -> Iterator:
+    """The results of ``bench``, each when it is there: the shapes with everything, then the tables' lines."""
+    from kernels.evaluate.bench import bench, bench_line
     from kernels.evaluate.check import request_of, targets
     from kernels.report.terminal import tracked
 
     with _usage():
         problems = _problems(arguments.packages)
         device, arch = targets(arguments.device)[-1]
+        runs = _bench_runs(problems, device, arguments)
+    _obtain_all((problem, request_of(problem, case, device, arch)) for problem, case, _ in runs)
+    given = {} if arguments.seconds is None else {"seconds": arguments.seconds}
+    words = {"compiled": arguments.compile, "command": arguments.command_line, **given}
+    for problem, case, in_table in tracked(runs, "timing"):
+        if in_table:
+            yield bench_line(problem, case, device, limit_seconds=arguments.limit, **words)
+        else:
+            yield bench(problem, case, device, **words)
+
+
+def _bench_runs(
+    problems: Sequence[Problem], device: str, arguments: argparse.Namespace
+) -> list[tuple[Problem, Case, bool]]:
+    """What is timed, and whether as a line of its problem's table. Raises ``ValueError``."""
+    from kernels.evaluate.bench import DEFAULT_SHAPES, case_of
+
+    chosen = arguments.shape or arguments.dtype
+    shapes = arguments.shapes or ("all" if device == "cuda" and not chosen else "default")
+    if arguments.shape and shapes != "default":
+        raise ValueError(f"--shape names shapes of its own; --shapes {shapes} does not go with it")
+    runs: list[tuple[Problem, Case, bool]] = []
+    if shapes in ("default", "all"):
         changes = [dict(pairs) for pairs in arguments.shape] if arguments.shape else DEFAULT_SHAPES
-        runs = [
-            (problem, case_of(problem, change, arguments.dtype)) for problem in problems for change in changes
+        runs += [
+            (problem, case_of(problem, change, arguments.dtype), False)
+            for problem in problems
+            for change in changes
         ]
-    _obtain_all((problem, request_of(problem, case, device, arch)) for problem, case in runs)
-    return [
-        bench(
-            problem,
-            case,
-            device,
-            seconds=arguments.seconds,
-            compiled=arguments.compile,
-            command=arguments.command_line,
-        )
-        for problem, case in tracked(runs, "timing")
-    ]
+    if shapes in ("table", "all"):
+        for problem in problems:
+            lines = [case for case in problem.bench_cases if arguments.dtype in (None, case.dtype)]
+            if not lines and shapes == "table":
+                there = ", ".join(dict.fromkeys(case.dtype for case in problem.bench_cases)) or "none"
+                raise ValueError(
+                    f"{problem.name} has no table in dtype {arguments.dtype}; its bench_cases have: {there}"
+                    if arguments.dtype
+                    else f"{problem.name} names no bench_cases, which make the table"
+                )
+            runs += [(problem, case, True) for case in lines]
+    return runs
 
 
 def _startup_results(arguments: argparse.Namespace) -> list:

@@ -259,7 +259,7 @@ def _options(arguments: argparse.Namespace, parts: Sequence[str], **changes: Any
     words: dict[str, Any] = {
         "device": _device(given.get("device")),
         "trials": given.get("trials", 5),
-        "seconds": given.get("seconds", 0.5),
+        "seconds": given.get("seconds") or 0.5,
         "compile": bool(given.get("compile")) if "no_compile" not in given else not given["no_compile"],
         "time_limit": given.get("time_limit", 180.0),
         "seed": secrets.randbelow(2**53) if seed is None else seed,

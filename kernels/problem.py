@@ -89,7 +89,10 @@ class Problem:
     :class:`Case`; ``jitter(seed)`` draws one consistent random :class:`Case`.
     ``default_request(device, arch)`` is the specialisation of ``get_inputs()``.
     ``peers(device)`` names other ways to the same result, each called with the
-    inputs of a case: what ``bench`` times beside ``model_new``.
+    inputs of a case: what ``bench`` times beside ``model_new``; one that does not take
+    them raises. ``bench_cases`` are the lines of ``bench``'s table, in its order.
+    ``oracle_rows(rows, *inputs)`` is what ``oracle`` returns at the indices ``rows`` of
+    dimension 1, in bounded memory: errors are measured on those where all would take too long.
     """
 
     name: str
@@ -107,6 +110,8 @@ class Problem:
     flops: Callable[[Mapping[str, int]], int]
     least_bytes: Callable[[Mapping[str, int], str], int]
     peers: Callable[[str], Mapping[str, Callable[..., Any]]] | None = None
+    bench_cases: tuple[Case, ...] = ()
+    oracle_rows: Callable[..., Any] | None = None
 
 
 def find_problem(name: str) -> Problem:

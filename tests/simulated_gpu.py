@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.evaluate import bench, check
 from kernels.evaluate.result import Environment
-from kernels.evaluate.timing import turns
+from kernels.evaluate.timing import host, turns
 from kernels.evaluate.timing.cuda_tools import DriverError
 
 
@@ -28,6 +28,7 @@ class SimulatedGpu:
 
     HOST_CALL_US = 3.0
     EVENT_FLOOR_US = 1.5
+    MEMORY_BYTES = 100_000_000
 
     def __init__(self) -> None:
         self.host_us = 0.0
@@ -37,6 +38,7 @@ class SimulatedGpu:
         self.stream_now = "default"
         self.warm = True
         self.broken = False
+        self.peak_bytes = 0
 
     # What a call under test does.
     def launch(self, us: float) -> None:
@@ -144,8 +146,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
     monkeypatch.setattr(bench, "cuda_tools", lambda index: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.wait)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: gpu.log.append("empty_cache"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (gpu.MEMORY_BYTES, gpu.MEMORY_BYTES))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 1_000)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: setattr(gpu, "peak_bytes", 1_000))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: gpu.peak_bytes)
     for module in (bench, check):
         monkeypatch.setattr(module, "on_device", lambda inputs, device: inputs)
+    # One call's time, by which a route is started or not, is the simulated one too.
+    monkeypatch.setattr(host.time, "perf_counter_ns", gpu.clock_ns)
     where = Environment("a simulated GPU", "1.0", "13.0", "2.14.1", "3.11.7", 1, "2026-01-01 00:00 UTC", "")
     monkeypatch.setattr(bench, "describe_environment", lambda device, command: where)
     return gpu

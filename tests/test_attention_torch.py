@@ -16,6 +16,7 @@ from kernels.attention import (
     attention,
     attention_forward,
     attention_oracle,
+    attention_oracle_rows,
     check_shapes,
     check_tensors,
 )
@@ -182,3 +183,15 @@ def test_check_shapes():
             ValueError, match=f"head_dim={head_dim} is not supported on CPU; supported: 1 to 256"
         ):
             check((1, 1, 1, head_dim), (1, 1, 1, head_dim), (1, 1, 1, head_dim))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_of_the_oracle_are_the_oracles_rows(shape, float64_inputs):
+    q, k, v = float64_inputs(shape)
+    rows = sorted({0, q.shape[1] // 2, q.shape[1] - 1})
+    assert_close(attention_oracle_rows(q[:, rows], k, v, rows), attention_oracle(q, k, v)[:, rows], EXACT)
+
+
+def test_rows_of_the_oracle_without_keys_are_zero(float64_inputs):
+    q, k, v = float64_inputs((1, 5, 0, 2, 1, 3))
+    assert_same(attention_oracle_rows(q[:, [1, 4]], k, v, [1, 4]), torch.zeros_like(q[:, [1, 4]]))

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from kernels.evaluate.result import (
     CheckRow,
     Comparison,
     Environment,
+    Lead,
     OracleComparison,
     StartupResult,
     StartupRow,
@@ -72,6 +74,9 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         (["check", "--trials", "-1"], "-1 is below 0"),
         (["bench", "gqa_attn", "--shape", "seqlen"], "'seqlen' is not NAME=VALUE"),
         (["bench", "gqa_attn", "--shape", "seqlen=many"], "'seqlen=many' is not NAME=VALUE"),
+        (["bench", "gqa_attn", "--shapes", "some"], "invalid choice"),
+        (["bench", "gqa_attn", "--limit", "0"], "0 is not above 0"),
+        (["bench", "gqa_attn", "--seconds", "nan"], "nan is not above 0"),
     ],
 )
 def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +95,14 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
         (["build", "gqa_attn", "--dtype", "int8"], "dtype=int8"),
         (["build", "gqa_attn", "--head-dim", "300"], "head_dim=300"),
         (["bench", "gqa_attn", "--shape", "width=3"], "no 'width' in its shape"),
+        (
+            ["bench", "gqa_attn", "--shapes", "table", "--shape", "seqlen=8"],
+            "--shapes table does not go with it",
+        ),
+        (
+            ["bench", "fp8_attn", "--shapes", "table", "--dtype", "float16"],
+            "no table in dtype float16; its bench_cases have: int8, float8_e4m3fn",
+        ),
         (["bench", "jit", "nothing_here"], "no problem package 'nothing_here'"),
     ],
 )
@@ -334,6 +347,81 @@ def test_bench_on_the_gpu_prints_every_time_and_a_baseline() -> None:
         assert result["environment"]["driver"][0].isdigit()
 
 
+def test_bench_prints_the_shapes_and_then_the_table(
+    built: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import gqa_attn
+
+    default = gqa_attn.PROBLEM.cases[0]
+    longer = {**default.shape, "seqlen_q": 300, "seqlen_k": 300}
+    lines = (default, dataclasses.replace(default, name="longer", shape=longer))
+    problem = dataclasses.replace(gqa_attn.PROBLEM, bench_cases=lines)
+    monkeypatch.setattr("kernels.problem.find_problem", lambda name: problem)
+    monkeypatch.setattr("kernels.evaluate.bench.DEFAULT_SHAPES", ({"seqlen": 16},))
+    words = "bench gqa_attn --device cpu --seconds 0.01 --limit 100 --shapes".split()
+
+    assert cli.main([*words, "all"]) == 0
+    shown = capsys.readouterr().out
+    before, _, table = shown.partition("TFLOP/s, median time of a call, error to float64")
+    assert "B2 T16 H8/2 D32" in before and "reference" in before
+    for text in ("B2 T80", "B2 T300", "H8/2 D32", "vectorised", "time: a call on the CPU", "every element"):
+        assert text in table, table
+    assert "T16 " not in table
+
+    assert cli.main([*words, "table", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [result["shape"]["seqlen_q"] for result in results] == [80, 300]
+    for result in results:
+        assert result["in_table"] and result["lead_over_fastest"]["ratio"] > 0
+        names = [row["name"] for row in result["rows"]]
+        assert names == ["ModelNew", "SDPA, enable_gqa", "SDPA, expanded K/V", "vectorised"]
+        assert all(row["accurate"] and row["tflops"] > 0 for row in result["rows"])
+
+    assert cli.main([*words, "default", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert not result["in_table"] and result["shape"]["seqlen_q"] == 16
+
+
+def test_bench_fails_when_model_new_does_and_not_when_it_is_left_out(
+    built: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(*arguments: object, **words: object) -> BenchResult:
+        return BenchResult("gqa_attn", "", SHAPE, "float32", 1, 1, (row,), ENVIRONMENT, "", True)
+
+    import gqa_attn
+
+    problem = dataclasses.replace(gqa_attn.PROBLEM, bench_cases=gqa_attn.PROBLEM.cases[:1])
+    monkeypatch.setattr("kernels.problem.find_problem", lambda name: problem)
+    monkeypatch.setattr("kernels.evaluate.bench.bench_line", line)
+    words = "bench gqa_attn --device cpu --shapes table".split()
+    row = BenchRow("ModelNew", note="about 3 s a call (by 0.2 s at length 4096), over 1 s", left_out=True)
+    assert cli.main(words) == 0
+    assert "about 3 s a call" in capsys.readouterr().out
+    row = BenchRow("ModelNew", note="LaunchError: no kernel")
+    assert cli.main(words) == 1
+    assert "LaunchError: no kernel" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["gqa_attn", "fp8_attn"])
+def test_the_table_on_the_gpu_is_whole(package: str) -> None:
+    """Every line is there, ModelNew and an accurate peer are timed in it, and it takes minutes at most."""
+    started = time.monotonic()
+    done = run(*f"bench {package} --device cuda --shapes table --seconds 0.05 --json".split())
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 600
+    for result in json.loads(done.stdout):
+        rows = {row["name"]: row for row in result["rows"]}
+        where = f"{result['shape']} {result['dtype']}"
+        assert "reference" not in rows, where
+        assert rows["ModelNew"]["graph_cold"] or rows["ModelNew"]["eager_cold"], where
+        assert rows["ModelNew"]["accurate"], where
+        assert result["lead_over_fastest"], where
+        if result["dtype"] != "bfloat16":
+            assert result["lead_over_accurate"], where
+
+
 @pytest.mark.slow
 def test_bench_jit_times_fresh_processes() -> None:
     done = run(*"bench jit --device cpu --runs 1 --no-plain --json".split())
@@ -407,6 +495,30 @@ def _bench_rows(console: Console) -> None:
     terminal.bench_report(
         console, BenchResult("gqa_attn", "default", SHAPE, "float32", 6_640_000, 409_600, rows, ENVIRONMENT)
     )
+
+
+def _table_lines(console: Console) -> None:
+    """Two lines with more routes than 80 columns hold."""
+    routes = ["SDPA, enable_gqa", "SDPA efficient, expanded K/V", "dequantise + SDPA cuDNN, bfloat16"]
+    routes += ["vectorised", "torch.compile, vectorised", "SDPA flash, enable_gqa"]
+    ours = BenchRow(
+        "ModelNew, hopper", 3.4e-7, graph_cold=Timing(9_870.0, 9_800.0, 9_900.0, 30, 1),
+        tflops=223.0, tflops_from="graph_cold", accurate=True,
+    )  # fmt: skip
+    others = [
+        dataclasses.replace(ours, name=name, accurate=name != routes[2], error=2e-3, tflops=48.7)
+        for name in routes
+    ]
+    others[1] = dataclasses.replace(
+        others[1], graph_cold=None, eager_cold=Timing(88_100.0, 88e3, 89e3, 6, 1), tflops_from="eager_cold"
+    )
+    others[3] = BenchRow("vectorised", note="OutOfMemoryError: CUDA out of memory", left_out=True)
+    line = BenchResult(
+        "gqa_attn", "long", {**SHAPE, "seqlen_q": 16384, "seqlen_k": 16384}, "bfloat16", 10**12, 10**9,
+        (ours, *others), ENVIRONMENT, "47 of 16384 rows of every head", True,
+        Lead("SDPA, enable_gqa", 1.25), Lead("dequantise + SDPA cuDNN, bfloat16", 0.75),
+    )  # fmt: skip
+    terminal.bench_table(console, [line, dataclasses.replace(line, dtype="float8_e4m3fn")])
 
 
 def _startup_rows(console: Console) -> None:
@@ -489,6 +601,28 @@ REPORTS: dict[str, tuple[Callable[[Console], None], list[str]]] = {
             "TFLOP/s of reference: by eager call, cold L2",
             "in the column graph, cold L2, an eager call on an idle GPU: reference",
             "python -m kernels bench gqa_attn",
+        ],
+    ),
+    "table": (
+        _table_lines,
+        [
+            "B3 T16384",
+            "H32/4 D256",
+            "float8_e4m3fn",
+            "1.25",
+            "0.75",
+            "223",
+            "48.7*",
+            "9.87 ms",
+            "88.1 ms e",
+            "2.0e-03",
+            "a CUDA graph replay of one call after an L2 flush",
+            "e: an eager call on an idle GPU",
+            "*: not accurate",
+            "checked at 2 of 2 shapes: 47 of 16384 rows",
+            "the reference is a loop and not in this table",
+            "H32/4 D256 float8_e4m3fn: OutOfMemoryError: CUDA out of memory",
+            "580.65.06",
         ],
     ),
     "startup": (_startup_rows, ["2.90 s", "4.30 ms", "2.80 s - 3.00 s", "[Errno 2] no nvcc", "NVIDIA H200"]),

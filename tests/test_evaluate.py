@@ -6,12 +6,13 @@ import dataclasses
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from simulated_gpu import Launches, stand_in
+from simulated_gpu import Launches, SimulatedGpu, stand_in
 
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate import bench as benching
@@ -298,7 +299,7 @@ def problem_with(model_new: type, **changes: Any) -> Problem:
         ),
         default_request=lambda device, arch: Request(device, arch, "float32", 5, 1),
         flops=lambda shape: shape["rows"] * shape["head_dim"],
-        least_bytes=lambda shape, dtype: 8 * shape["rows"] * shape["head_dim"],
+        least_bytes=lambda shape, dtype: 8 * math.prod(shape.values()),
     )
     return dataclasses.replace(problem, **changes)
 
@@ -456,7 +457,6 @@ def test_bench_on_cuda_runs_a_slow_reference_once(monkeypatch: pytest.MonkeyPatc
             return x * 2
 
     problem = problem_with(Doubled, model=Loop)
-    monkeypatch.setattr(timing.time, "perf_counter_ns", gpu.clock_ns)
     with Launches(gpu, us=500.0):
         result = benching.bench(problem, benching.case_of(problem, {}), "cuda", seconds=0.02)
     row = next(row for row in result.rows if row.name == "reference")
@@ -478,6 +478,243 @@ def test_check_on_cuda_times_with_the_judges_timer(monkeypatch: pytest.MonkeyPat
     assert row.passed, row.reason
     assert row.time and row.time.median_us == pytest.approx(500, rel=0.01)
     assert row.reference_time and row.reference_time.median_us == pytest.approx(500, rel=0.01)
+
+
+# -- a line of the table -----------------------------------------------------------------------
+
+
+def _long_inputs(seqlen: int, head_dim: int, *, dtype: str = "float32", seed: int = 0) -> list[torch.Tensor]:
+    return [torch.full((1, seqlen, head_dim), 1.0 + seed)]
+
+
+class NeverCalled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("the reference is a loop and must not be started")
+
+
+def _table_problem(gpu: SimulatedGpu, peers: dict[str, Callable[..., Any]], **changes: Any) -> Problem:
+    """Doubles [1, seqlen, 2]; its work, and the time of ``Quick``, grow with the square of the length."""
+
+    class Quick(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _doubled_in(gpu, x, 10_000.0)
+
+    changes = {
+        "model": NeverCalled,
+        "make_inputs": _long_inputs,
+        "cases": (Case("default", "", {"seqlen": 4, "head_dim": 2}),),
+        "flops": lambda shape: shape["seqlen"] ** 2,
+        "oracle_rows": lambda rows, x: x.double()[:, rows] * 2,
+        "peers": lambda device: peers,
+        **changes,
+    }
+    return problem_with(Quick, **changes)
+
+
+def _doubled_in(gpu: SimulatedGpu, x: torch.Tensor, us: float) -> torch.Tensor:
+    """Twice ``x``, in ``us`` microseconds at length 16384 and in proportion to the work at others."""
+    gpu.launch(us * (x.shape[1] / 16384) ** 2)
+    return x * 2
+
+
+LONG = Case("long", "", {"seqlen": 16384, "head_dim": 2})
+
+
+def test_a_line_of_the_table_leaves_out_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+    lengths: dict[str, list[int]] = {}
+
+    def route(name: str, us: float) -> Callable[..., Any]:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            lengths.setdefault(name, []).append(x.shape[1])
+            return _doubled_in(gpu, x, us)
+
+        return call
+
+    def launches(x: torch.Tensor) -> torch.Tensor:
+        """Half a millisecond before anything else: at length 256 it looks like two seconds at 16384."""
+        lengths.setdefault("launches", []).append(x.shape[1])
+        gpu.launch(500.0)
+        return _doubled_in(gpu, x, 20_000.0)
+
+    peers = {"fast": route("fast", 5_000.0), "slow": route("slow", 3e6), "launches": launches}
+    problem = _table_problem(gpu, peers)
+    result = benching.bench_line(problem, LONG, "cuda", seconds=0.05, limit_seconds=1.0)
+    rows = {row.name: row for row in result.rows}
+    assert list(rows) == ["ModelNew", "fast", "slow", "launches"] and result.in_table
+    slow = rows["slow"]
+    assert slow.left_out and slow.tflops is None and slow.graph_cold is None and slow.error is None
+    assert slow.note.startswith("about 3") and slow.note.endswith("s at length 4096), over 1 s")
+    assert max(lengths["slow"]) == 4096, "never run at the length it would be too slow at"
+    assert lengths["fast"][:3] == [256, 256, 16384]
+    assert lengths["launches"][:5] == [256, 256, 1024, 1024, 16384], "overhead is told from work"
+    for name, us in (("ModelNew", 10_000.0), ("fast", 5_000.0)):
+        row = rows[name]
+        # The simulated cache doubles the first launch after a flush.
+        assert row.graph_cold and row.graph_cold.median_us == pytest.approx(2 * us, rel=0.01)
+        assert (row.eager, row.graph, row.host, row.eager_cold) == (None, None, None, None)
+        assert row.tflops_from == "graph_cold"
+        assert row.tflops == pytest.approx(16384**2 / (2 * us * 1e-6) / 1e12, rel=0.01)
+        assert not row.left_out and not row.note and row.accurate
+    assert result.lead_over_accurate == result.lead_over_fastest
+    assert result.lead_over_fastest and result.lead_over_fastest.peer == "fast"
+    assert result.lead_over_fastest.ratio == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_line_of_the_table_says_why_a_route_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+
+    def large(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] == 16384:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 34 GiB\nmore words")
+        return _doubled_in(gpu, x, 10.0)
+
+    def hungry(x: torch.Tensor) -> torch.Tensor:
+        gpu.peak_bytes = 1_000 + (26_000_000 if x.shape[1] == 16384 else 0)
+        return _doubled_in(gpu, x, 10.0)
+
+    def other_dtype(x: torch.Tensor) -> torch.Tensor:
+        raise TypeError("it does not take torch.float32; supported: torch.bfloat16")
+
+    def synchronises(x: torch.Tensor) -> torch.Tensor:
+        if gpu.graph is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return _doubled_in(gpu, x, 9_000.0)
+
+    def halting(x: torch.Tensor) -> torch.Tensor:
+        return _doubled_in(gpu, x, 3_000_000.0 if x.shape[1] == 16384 else 10.0)
+
+    def lengthy(x: torch.Tensor) -> torch.Tensor:
+        return _doubled_in(gpu, x, 60_000.0)
+
+    peers = {
+        "large": large,
+        "hungry": hungry,
+        "other dtype": other_dtype,
+        "synchronises": synchronises,
+        "halting": halting,
+        "lengthy": lengthy,
+    }
+    result = benching.bench_line(_table_problem(gpu, peers), LONG, "cuda", seconds=0.05)
+    rows = {row.name: row for row in result.rows}
+    assert list(rows) == ["ModelNew", *peers]
+    assert rows["large"].note == "OutOfMemoryError: CUDA out of memory. Tried to allocate 34 GiB"
+    assert rows["hungry"].note == "0.026 GB a call, over a quarter of the GPU's memory"
+    assert rows["halting"].note == "3 s a call, over 1 s"
+    assert all(rows[name].left_out and not rows[name].tflops_from for name in ("large", "hungry", "halting"))
+    absent = rows["other dtype"]
+    assert absent.note.startswith("TypeError: it does not take") and not absent.left_out
+    eager = rows["synchronises"]
+    assert eager.note.startswith("no graph: RuntimeError: operation not permitted")
+    assert eager.tflops_from == "eager_cold" and eager.eager_cold
+    assert eager.eager_cold.median_us == pytest.approx(18_000, rel=0.01)
+    assert rows["lengthy"].tflops_from == "eager_cold" and not rows["lengthy"].note
+    assert gpu.log.count("empty_cache") >= len(peers), "what one route took is there for the next"
+
+
+def test_a_line_of_the_table_sets_accurate_peers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+    peers = {
+        "rough": lambda x: _doubled_in(gpu, x, 2_000.0) + 0.01,
+        "exact": lambda x: _doubled_in(gpu, x, 20_000.0),
+        "wrong in the last row": lambda x: torch.cat(
+            [_doubled_in(gpu, x, 3_000.0)[:, :-1], torch.zeros_like(x[:, -1:])], dim=1
+        ),
+    }
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("the whole oracle takes too long here")
+
+    monkeypatch.setattr(benching, "_WHOLE_FLOPS", 1e6)
+    result = benching.bench_line(_table_problem(gpu, peers, oracle=whole), LONG, "cuda", seconds=0.05)
+    rows = {row.name: row for row in result.rows}
+    assert rows["rough"].error == pytest.approx(0.01, rel=1e-4) and rows["rough"].accurate is False
+    assert rows["wrong in the last row"].error == 2.0 and not rows["wrong in the last row"].accurate
+    assert rows["exact"].error == 0 and rows["exact"].accurate
+    assert result.lead_over_accurate and result.lead_over_accurate.peer == "exact"
+    assert result.lead_over_accurate.ratio == pytest.approx(2.0, rel=0.01)
+    assert result.lead_over_fastest and result.lead_over_fastest.peer == "rough"
+    assert result.lead_over_fastest.ratio == pytest.approx(0.2, rel=0.01)
+    assert result.checked == (
+        "47 of 16384 rows of every head and batch entry: the first and last 16, and 16 from the whole length"
+    )
+
+
+def test_the_rows_that_are_checked() -> None:
+    assert benching._checked_rows(5) == [0, 1, 2, 3, 4]
+    rows = benching._checked_rows(4096)
+    assert rows[:16] == list(range(16)) and rows[-16:] == list(range(4080, 4096))
+    assert {256, 2048, 3840} <= set(rows) and len(rows) == 47
+
+
+def test_nothing_is_made_for_a_line_that_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = stand_in(monkeypatch)
+    made: list[int] = []
+
+    def inputs(seqlen: int, head_dim: int, *, dtype: str, seed: int = 0) -> list[torch.Tensor]:
+        made.append(seqlen)
+        return _long_inputs(seqlen, head_dim)
+
+    problem = _table_problem(gpu, {}, make_inputs=inputs)
+    result = benching.bench_line(problem, LONG, "cuda", limit_seconds=1e-6)
+    assert made == [256] and result.checked == "nothing: no route was started"
+    assert result.rows[0].left_out and result.lead_over_fastest is None
+
+
+def test_a_line_of_the_table_on_the_cpu() -> None:
+    slow: list[int] = []
+
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        slow.append(x.shape[1])
+        time.sleep(x.shape[1] * 1e-4)
+        return x * 2
+
+    problem = problem_with(
+        Doubled,
+        make_inputs=_long_inputs,
+        flops=lambda shape: shape["seqlen"] ** 2,
+        peers=lambda device: {"waits": waits},
+    )
+    case = Case("line", "", {"seqlen": 1024, "head_dim": 2})
+    result = benching.bench_line(problem, case, "cpu", seconds=0.005, limit_seconds=0.2)
+    ours, theirs = result.rows
+    assert ours.eager and ours.tflops_from == "eager" and ours.accurate
+    # 25.6 ms at length 256 make 0.41 s of it by the square.
+    assert theirs.left_out and "at length 256" in theirs.note and set(slow) == {256}
+
+
+@pytest.mark.parametrize("package", ["gqa_attn", "fp8_attn"])
+def test_the_tables_shapes(package: str) -> None:
+    from kernels.problem import find_problem
+
+    problem = find_problem(package)
+    cases = problem.bench_cases
+    assert len({case.name for case in cases}) == len(cases) and all(case.why for case in cases)
+    assert cases[0].shape["head_dim"] == 128 and cases[0].shape["batch"] == 1
+    for case in cases:
+        shape = case.shape
+        length = shape.get("seqlen_q", shape.get("seqlen", 0))
+        pairs = length * (length + 1) // 2
+        assert problem.flops(shape) == 4 * shape["batch"] * shape["num_heads"] * shape["head_dim"] * pairs
+        for arch in ("sm_80", "sm_90a"):
+            request = checking.request_of(problem, case, "cuda", arch)
+            assert any(v.device == "cuda" and v.serves(request) for v in problem.variants), case.name
+    short = [case for case in cases if case.shape.get("seqlen_q", case.shape.get("seqlen", 0)) <= 512]
+    assert len(short) == 12
+
+
+@pytest.mark.parametrize(
+    ("package", "dtype"), [("gqa_attn", "bfloat16"), ("fp8_attn", "int8"), ("fp8_attn", "float8_e4m3fn")]
+)
+def test_the_oracles_rows(package: str, dtype: str) -> None:
+    from kernels.problem import find_problem
+
+    problem = find_problem(package)
+    assert problem.oracle_rows is not None
+    inputs = problem.make_inputs(**checking.default_case(problem).shape, dtype=dtype)
+    rows = [0, 5, 70]
+    got = problem.oracle_rows(rows, *inputs)
+    assert largest_error(got, problem.oracle(*inputs)[:, rows]) < 1e-12
 
 
 def test_bench_shapes() -> None:
@@ -516,6 +753,62 @@ def test_peers_compute_what_the_reference_does(package: str) -> None:
     assert "vectorised" in peers
     for name, peer in peers.items():
         assert largest_error(peer(*inputs), oracle) < 1e-5, name
+
+
+@pytest.mark.parametrize("package", ["gqa_attn", "fp8_attn"])
+def test_peers_of_cuda_are_those_of_the_cpu_and_the_fused_backends(package: str) -> None:
+    from kernels.problem import find_problem
+
+    problem = find_problem(package)
+    assert problem.peers is not None
+    peers = problem.peers("cuda")
+    assert set(problem.peers("cpu")) < set(peers)
+    for backend in ("SDPA efficient", "SDPA cuDNN"):
+        assert any(backend in name for name in peers), backend
+
+
+def test_a_16_bit_backend_says_what_it_takes() -> None:
+    from gqa_attn.inputs import make_inputs as gqa_inputs
+    from gqa_attn.peers import peers
+
+    inputs = gqa_inputs(1, 4, 4, 2, 1, 8)
+    for name, peer in peers("cuda").items():
+        if "cuDNN" in name or "flash" in name:
+            with pytest.raises(TypeError, match=r"does not take torch.float32; supported: torch.float16"):
+                peer(*inputs)
+
+
+def test_the_bfloat16_route_of_fp8_attn_is_right_and_not_accurate() -> None:
+    from fp8_attn import PROBLEM
+    from fp8_attn.peers import sdpa_bfloat16
+
+    inputs = PROBLEM.make_inputs(**PROBLEM.cases[0].shape)
+    got, oracle = sdpa_bfloat16(*inputs), PROBLEM.oracle(*inputs)
+    assert got.dtype == torch.float32
+    assert 1e-4 < largest_error(got, oracle) < 3e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # torch warns why a backend does not take an input
+@pytest.mark.parametrize(("package", "dtype"), [("gqa_attn", "bfloat16"), ("fp8_attn", "int8")])
+def test_peers_compute_what_the_reference_does_on_cuda(package: str, dtype: str) -> None:
+    from kernels.problem import find_problem
+
+    problem = find_problem(package)
+    assert problem.peers is not None
+    shape = {**checking.default_case(problem).shape, "head_dim": 128}
+    inputs = problem.make_inputs(**shape, dtype=dtype, device="cuda")
+    oracle = problem.oracle(*inputs)
+    ran = []
+    for name, peer in problem.peers("cuda").items():
+        try:
+            result = peer(*inputs)
+        except RuntimeError as failure:
+            print(f"{name}: {failure}")
+            continue
+        ran.append(name)
+        assert largest_error(result, oracle) < 5e-2, name
+    assert any("cuDNN" in name for name in ran) and any("efficient" in name for name in ran), ran
 
 
 # -- processes and JSON ------------------------------------------------------------------------

@@ -17,6 +17,7 @@ __all__ = [
     "CheckRow",
     "Comparison",
     "Environment",
+    "Lead",
     "OracleComparison",
     "StartupResult",
     "StartupRow",
@@ -115,8 +116,10 @@ class BenchRow:
     ``graph_cold`` a replay after the L2 was overwritten, ``eager_cold`` a call on an idle
     GPU likewise, taken where no graph holds the call; ``host`` what one call costs the
     calling thread. A time that could not be taken is None, and ``note`` says why.
-    ``error`` is the largest difference from float64. ``tflops`` is 1e12 floating-point
-    operations a second by the time that ``tflops_from`` names.
+    ``error`` is the largest difference from float64, and ``accurate`` says whether every
+    element that was checked lies within the case's ``atol + rtol * |float64|``. ``tflops``
+    is 1e12 floating-point operations a second by the time that ``tflops_from`` names.
+    ``left_out``: not run, or not repeated, because it takes too long or too much memory.
     """
 
     name: str
@@ -129,11 +132,26 @@ class BenchRow:
     graph_cold: Timing | None = None
     tflops: float | None = None
     tflops_from: str = ""
+    accurate: bool | None = None
+    left_out: bool = False
+
+
+@dataclass(frozen=True)
+class Lead:
+    """``ratio`` times as fast as ``peer``; below 1 it is the peer that is faster."""
+
+    peer: str
+    ratio: float
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One problem on one shape. ``flops`` and ``least_bytes`` are of one call."""
+    """One problem on one shape. ``flops`` and ``least_bytes`` are of one call.
+
+    ``checked`` says which elements ``error`` and ``accurate`` of the rows are about.
+    ``in_table``: a line of the table, with the cold time alone; then the leads are those of the
+    first ``ModelNew`` row over the fastest accurate peer and over the fastest of all peers.
+    """
 
     problem: str
     case: str
@@ -143,6 +161,10 @@ class BenchResult:
     least_bytes: int
     rows: tuple[BenchRow, ...]
     environment: Environment
+    checked: str = ""
+    in_table: bool = False
+    lead_over_accurate: Lead | None = None
+    lead_over_fastest: Lead | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from kernels.evaluate.result import BenchResult, CheckRow, Environment, StartupResult, Timing
+from kernels.evaluate.result import BenchResult, BenchRow, CheckRow, Environment, StartupResult, Timing
 
 if TYPE_CHECKING:
     from kernels.jit.build import Built
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bench_report",
+    "bench_table",
     "build_report",
     "cache_report",
     "check_report",
@@ -387,6 +388,109 @@ def _bench_legend(console: Console, result: BenchResult, on_cuda: bool) -> None:
     cold = [row.name for row in result.rows if row.eager_cold and not row.graph_cold]
     if cold:
         console.print(Text(f"in the column graph, cold L2, an eager call on an idle GPU: {', '.join(cold)}"))
+
+
+# Widths of the table's columns: the shape, a lead, a route; and what stands between two.
+_SHAPE_WIDTH, _LEAD_WIDTH, _ROUTE_WIDTH, _GAP = 13, 9, 10, 3
+
+
+def bench_table(console: Console, results: Sequence[BenchResult]) -> None:
+    """The lines of one problem's table, a route a column; as many blocks as the width needs.
+
+    A cell has TFLOP/s over the median time over the error against float64.
+    """
+    names = list(dict.fromkeys(row.name for result in results for row in result.rows))
+    fixed = _SHAPE_WIDTH + 2 * (_GAP + _LEAD_WIDTH)
+    fitting = max(1, (console.width - fixed) // (_ROUTE_WIDTH + _GAP))
+    console.print(
+        Text(f"{results[0].problem}  TFLOP/s, median time of a call, error to float64", style="bold")
+    )
+    for start in range(0, len(names), fitting):
+        _table_block(console, results, names[start : start + fitting], start == 0)
+    _table_legend(console, results)
+    for name in names:
+        _without_time(console, name, results)
+    _environment(console, results[-1].environment)
+
+
+def _without_time(console: Console, name: str, results: Sequence[BenchResult]) -> None:
+    """Every note on the route ``name``, each with the shapes it is about."""
+    places: dict[str, list[str]] = {}
+    for result in results:
+        for row in result.rows:
+            if row.name == name and row.note:
+                places.setdefault(row.note, []).append(f"{shape_text(result.shape)} {result.dtype}")
+    for note, where in places.items():
+        which = ", ".join(where) if len(where) <= 2 else f"{len(where)} of {len(results)} shapes"
+        console.print(Text(f"{name}, {which}: {note}"))
+
+
+def _table_block(
+    console: Console, results: Sequence[BenchResult], names: Sequence[str], with_leads: bool
+) -> None:
+    table = _table()
+    table.add_column("shape", no_wrap=True, min_width=_SHAPE_WIDTH)
+    if with_leads:
+        for what in ("accurate", "of all"):
+            header = Text(f"ModelNew over fastest {what}")
+            table.add_column(header, justify="right", width=_LEAD_WIDTH)
+    for name in names:
+        table.add_column(Text(name), justify="right", width=_ROUTE_WIDTH, overflow="fold")
+    for result in results:
+        rows = {row.name: row for row in result.rows}
+        cells = [_shape_lines(result)]
+        if with_leads:
+            cells += [
+                Text(_NOTHING if lead is None else _ratio(lead.ratio), "bold")
+                for lead in (result.lead_over_accurate, result.lead_over_fastest)
+            ]
+        table.add_row(*cells, *(_route_lines(rows.get(name)) for name in names))
+    console.print(table)
+    console.print()
+
+
+def _shape_lines(result: BenchResult) -> Text:
+    words = shape_text(result.shape).split()
+    first, rest = " ".join(words[:2]), " ".join(words[2:])
+    return Text.assemble((first, "bold"), "\n", rest, "\n", (result.dtype, "dim"))
+
+
+def _route_lines(row: BenchRow | None) -> Text:
+    if row is None or not row.tflops_from:
+        return Text(_NOTHING)
+    mark = "" if row.accurate else "*"
+    time = duration(getattr(row, row.tflops_from).median_us) + (
+        " e" if row.tflops_from == "eager_cold" else ""
+    )
+    style = "" if row.accurate else "yellow"
+    return Text.assemble((_tflops(row.tflops) + mark, style), "\n", time, "\n", (_error(row.error), "dim"))
+
+
+def _table_legend(console: Console, results: Sequence[BenchResult]) -> None:
+    """What is in a cell, and what the errors are about."""
+    kinds = {row.tflops_from for result in results for row in result.rows}
+    if "graph_cold" in kinds:
+        console.print(Text("time: a CUDA graph replay of one call after an L2 flush"))
+    if "eager_cold" in kinds:
+        console.print(
+            Text(
+                "e: an eager call on an idle GPU after an L2 flush; no graph holds it, or it takes over 50 ms"
+            )
+        )
+    if "eager" in kinds:
+        console.print(Text("time: a call on the CPU"))
+    console.print(
+        Text(
+            "leads: the peer's time over the first ModelNew's; accurate: every checked element within the "
+            "case's atol + rtol * |float64|; *: not accurate"
+        )
+    )
+    checked: dict[str, int] = {}
+    for result in results:
+        checked[result.checked] = checked.get(result.checked, 0) + 1
+    for words, count in checked.items():
+        console.print(Text(f"checked at {count} of {len(results)} shapes: {words}"))
+    console.print(Text("the reference is a loop and not in this table"))
 
 
 def _tflops(value: float | None) -> str:
