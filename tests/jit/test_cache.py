@@ -17,7 +17,7 @@ import pytest
 from jit_support import child_environment
 
 from kernels.errors import CacheError
-from kernels.jit import cache
+from kernels.jit import cache, warm
 
 
 def put(
@@ -140,14 +140,17 @@ def test_prune_removes_damaged_entries(cache_dir: Path) -> None:
 
 
 def test_prune_removes_notes_of_what_is_gone(cache_dir: Path) -> None:
-    library = put() / cache.LIBRARY
-    notes = cache_dir / "notes"
-    notes.mkdir()
-    (notes / "good.json").write_text(json.dumps({"library": str(library)}))
-    (notes / "gone.json").write_text(json.dumps({"library": str(cache_dir / "nowhere")}))
-    (notes / "damaged.json").write_text("{")
+    there, gone = str(put() / cache.LIBRARY), str(cache_dir / "nowhere")
+    for name, libraries in (("good", [there]), ("gone", [gone]), ("half", [there, gone])):
+        answers: dict[warm.Question, warm.Answer] = {
+            (name, str(number)): {"digest": "d", "library": path, "bytes": 7, "sha256": "0"}
+            for number, path in enumerate(libraries)
+        }
+        warm.write((name,), answers, [], time.time_ns(), [])
+    (cache_dir / "notes" / "damaged.json").write_text("{")
     cache.prune()
-    assert [note.name for note in notes.iterdir()] == ["good.json"]
+    assert warm.noted(("good",)) is not None
+    assert len(list((cache_dir / "notes").iterdir())) == 1
 
 
 def test_clear_removes_all(cache_dir: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import tiny_problem
 import torch
 
+from kernels import device
 from kernels.errors import CaptureError, CompileError, LaunchError, ToolchainError
 from kernels.jit import build, load, warm
 from kernels.jit import operator as operator_module
@@ -273,7 +274,7 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         def __exit__(self, *args: Any) -> None:
             pass
 
-    monkeypatch.setattr(operator_module, "cuda_arch", lambda index: "sm_90a")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "device", Current)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return current
@@ -395,7 +396,7 @@ def early_builds() -> list[threading.Thread]:
 @pytest.fixture
 def unloaded(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     monkeypatch.setenv("KERNELS_PREBUILD", "1")
-    monkeypatch.setattr(operator_module, "peek_cuda_arch", lambda: None)
+    monkeypatch.setattr(device, "peek_cuda_capability", lambda: None)
     operator = make_operator(tiny_problem.problem())
     # Another test's binding is loaded here, and building it once more takes another process.
     monkeypatch.setattr(operator, "_binding_spec", lambda: tiny_problem.cpu_spec(136))
@@ -412,7 +413,7 @@ def test_prebuild_builds_the_default_in_the_background(unloaded: Operator) -> No
     unloaded.prebuild()
     wait_for_early_build()
     problem = unloaded._problem()
-    request = problem.default_request("cpu", operator_module.cpu_arch())
+    request = problem.default_request("cpu", device.cpu_arch())
     assert load.obtain(build_spec(problem, request)).cached
     assert load.obtain(unloaded._binding_spec()).cached
     assert not unloaded.loaded and not torch.cuda.is_initialized()
@@ -442,7 +443,7 @@ def test_prebuild_is_turned_off(unloaded: Operator, monkeypatch: pytest.MonkeyPa
 def test_prebuild_asks_for_the_gpu_that_is_there(unloaded: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     problem = tiny_problem.problem()
-    monkeypatch.setattr(operator_module, "peek_cuda_arch", lambda: "sm_80")
+    monkeypatch.setattr(device, "peek_cuda_capability", lambda: "8.0")
     monkeypatch.setattr(operator_module, "_torch_has_cuda", lambda: True)
     object.__setattr__(problem, "default_request", lambda *args: asked.append(args))
     monkeypatch.setattr(unloaded, "_problem", lambda: problem)
@@ -469,6 +470,7 @@ def test_prebuild_raises_nothing(
 # -- warm starts --------------------------------------------------------------------------------------
 
 HEAVY = (
+    "kernels.device",
     "kernels.jit.load",
     "kernels.jit.build",
     "kernels.jit.spec",
@@ -527,7 +529,7 @@ def test_warm_start_takes_the_short_way_and_notices_a_change(
     header = folder / "tiny_value.h"
     header.write_text(header.read_text().replace("VALUE = 0", "VALUE = 5"))
     os.utime(header, (1.1e9, 1.1e9))
-    assert start().startswith("5.0 ['kernels.jit.build'")
+    assert start().startswith("5.0 ['kernels.device', 'kernels.jit.build'")
 
     module.write_text(WARM_START + "# changed\n")
     os.utime(module, (1.1e9, 1.1e9))

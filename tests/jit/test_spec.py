@@ -6,7 +6,7 @@ import pytest
 import tiny_problem
 
 from kernels.jit.spec import binding_spec, kernel_spec
-from kernels.problem import Request
+from kernels.problem import Request, choose_variant, names_of_variants
 
 REQUEST = Request("cpu", "x86-64-v3", "float32", 32, 4)
 
@@ -45,6 +45,32 @@ def test_no_variant_names_request_and_variants() -> None:
         kernel_spec(tiny_problem.problem(), Request("cpu", "x86-64-v3", "int8", 32))
     with pytest.raises(ValueError, match="variants for this device: none"):
         kernel_spec(tiny_problem.problem(), Request("cuda", "sm_90a", "float32", 32))
+
+
+def test_a_variant_that_is_not_chosen_serves_by_name_alone() -> None:
+    waiting = tiny_problem.variant(name="waiting", chosen=False)
+    problem = tiny_problem.problem(waiting, tiny_problem.variant(name="any"))
+    assert choose_variant(problem, REQUEST).name == "any"
+    assert kernel_spec(problem, REQUEST).variant == "any"
+    assert kernel_spec(problem, REQUEST, "waiting").name == "tiny-waiting-x86-64-v3-float32-d32"
+    assert kernel_spec(problem, REQUEST, "any") == kernel_spec(problem, REQUEST)
+    with pytest.raises(ValueError, match="no kernel serves .*; variants for this device: waiting"):
+        choose_variant(tiny_problem.problem(waiting), REQUEST)
+
+
+def test_a_variant_asked_for_wrongly_names_what_there_is() -> None:
+    narrow = tiny_problem.variant(name="narrow", serves=lambda request: request.head_dim == 64)
+    other_device = tiny_problem.variant(name="gpu", device="cuda")
+    problem = tiny_problem.problem(other_device, narrow, tiny_problem.variant(name="any"))
+    for name, said in (
+        ("dance", r"tiny has no variant 'dance'; it has: gpu \(cuda\), narrow \(cpu\), any \(cpu\)"),
+        ("gpu", "tiny: variant 'gpu' is not for cpu; variants for it: narrow, any"),
+        ("narrow", r"tiny: variant 'narrow' does not serve dtype=float32, head_dim=32, .*; variants that do: any"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kernel_spec(problem, REQUEST, name)
+    assert names_of_variants(problem) == ["gpu", "narrow", "any"]
+    assert names_of_variants(problem, "cpu") == ["narrow", "any"]
 
 
 def test_binding_spec() -> None:

@@ -1,5 +1,6 @@
 // Stands in for the header of this name. A product waits until all 128 threads have issued it, and then for a
-// drawn moment, or for wgmma_wait(); its operands are read, and its result written, at that moment.
+// drawn moment, or for wgmma_wait(); its operands are read, and its result written, at that moment. Sums of
+// halves lose bits as on sm_90: the 16 products and the accumulator are cut off below 25 bits of the largest of them.
 #pragma once
 
 #include "cuda/ptx/mbarrier.cuh"
@@ -40,6 +41,31 @@ inline float half_at(const unsigned char* p) {
   return half_to_float(bits);
 }
 
+// The exponent of a double, and the double without its bits below 2^last.
+inline int exponent_of(double x) { return static_cast<int>(bits_as<uint64_t>(x) >> 52 & 0x7ff) - 1023; }
+inline double cut(double x, int last) {
+  const int spare = last - exponent_of(x) + 52;
+  if (spare <= 0) return x;
+  if (spare > 52) return 0;
+  return bits_as<double>(bits_as<uint64_t>(x) >> spare << spare);
+}
+// accumulator + the sum of a[k] * b[k] over 16 halves, as the tensor cores form it.
+inline float accumulate(float accumulator, const float* a, const float* b) {
+  double terms[17] = {accumulator};
+  int largest = exponent_of(accumulator);
+  for (int k = 0; k < 16; ++k) {
+    terms[k + 1] = static_cast<double>(a[k]) * b[k];
+    largest = std::max(largest, exponent_of(terms[k + 1]));
+  }
+  if (largest == 1024 || largest == -1023) {  // not finite, or nothing
+    for (int k = 0; k < 16; ++k) accumulator += a[k] * b[k];
+    return accumulator;
+  }
+  double sum = 0;
+  for (double term : terms) sum += cut(term, largest - 25);
+  return static_cast<float>(cut(sum, exponent_of(sum) - 23));
+}
+
 inline void multiply(const Product& product) {
   if ((product.b >> 62) != 1) emulator::fail("a descriptor without the 128-byte swizzle");
   const int depth = product.is_int8 ? 32 : 16;
@@ -64,16 +90,16 @@ inline void multiply(const Product& product) {
       }
     }
     for (int n = 0; n < product.columns; ++n) {
-      double sum = 0;
-      for (int k = 0; k < depth; ++k) sum += static_cast<double>(a[k]) * b[n * depth + k];
       const int place = n / 8 * 4 + lower * 2 + n % 2;
       void* d = product.d[warp * 32 + g * 4 + n % 8 / 2];
       if (product.is_int8) {
         int32_t& target = static_cast<int32_t*>(d)[place];
-        target = (product.accumulate ? target : 0) + static_cast<int32_t>(sum);
+        int32_t sum = product.accumulate ? target : 0;
+        for (int k = 0; k < depth; ++k) sum += static_cast<int32_t>(a[k]) * static_cast<int32_t>(b[n * depth + k]);
+        target = sum;
       } else {
         float& target = static_cast<float*>(d)[place];
-        target = static_cast<float>((product.accumulate ? target : 0.0) + sum);
+        target = accumulate(product.accumulate ? target : 0.0f, a, &b[n * depth]);
       }
     }
   }
