@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Case", "Problem", "Request", "Tolerance", "Variant", "find_problem"]
+__all__ = [
+    "Case",
+    "Problem",
+    "Request",
+    "Tolerance",
+    "Variant",
+    "choose_variant",
+    "find_problem",
+    "names_of_variants",
+]
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,8 @@ class Variant:
     ``source`` is a path below ``kernels/``. ``launcher`` is the C++ name of the
     launcher template; ``template_arguments(request)`` gives its arguments as
     C++ text. Variants are listed fastest first; ``why`` says why this one
-    stands where it stands.
+    stands where it stands. One that is not ``chosen`` serves when it is asked for by
+    name, and never by itself: a kernel that is yet to be measured, or less accurate.
     """
 
     name: str
@@ -77,6 +87,7 @@ class Variant:
     template_arguments: Callable[[Request], Sequence[str]]
     serves: Callable[[Request], bool]
     why: str
+    chosen: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,43 @@ class Problem:
     peers: Callable[[str], Mapping[str, Callable[..., Any]]] | None = None
     bench_cases: tuple[Case, ...] = ()
     oracle_rows: Callable[..., Any] | None = None
+
+
+def choose_variant(problem: Problem, request: Request, name: str = "") -> Variant:
+    """The variant called ``name``, or the first ``chosen`` one that serves ``request``.
+
+    Raises ``ValueError`` when there is none, or ``name`` is none of the problem's, not for
+    the request's device, or does not serve the request; it says what there is.
+    """
+    there = [variant for variant in problem.variants if variant.device == request.device]
+    serving = [variant for variant in there if variant.serves(request)]
+    for variant in serving:
+        if variant.name == name or (not name and variant.chosen):
+            return variant
+    names = ", ".join(variant.name for variant in there) or "none"
+    wanted = (
+        f"dtype={request.dtype}, head_dim={request.head_dim}, group_size={request.group_size} on "
+        f"{request.device} ({request.arch})"
+    )
+    if not name:
+        raise ValueError(f"{problem.name}: no kernel serves {wanted}; variants for this device: {names}")
+    if name not in names_of_variants(problem):
+        raise ValueError(f"{problem.name} has no variant {name!r}; it has: {_with_devices(problem)}")
+    if name not in [variant.name for variant in there]:
+        raise ValueError(
+            f"{problem.name}: variant {name!r} is not for {request.device}; variants for it: {names}"
+        )
+    able = ", ".join(variant.name for variant in serving) or "none"
+    raise ValueError(f"{problem.name}: variant {name!r} does not serve {wanted}; variants that do: {able}")
+
+
+def names_of_variants(problem: Problem, device: str = "") -> list[str]:
+    """The names of the problem's variants, each once; of those for ``device`` alone when given."""
+    return list(dict.fromkeys(v.name for v in problem.variants if device in ("", v.device)))
+
+
+def _with_devices(problem: Problem) -> str:
+    return ", ".join(f"{variant.name} ({variant.device})" for variant in problem.variants) or "none"
 
 
 def find_problem(name: str) -> Problem:

@@ -271,6 +271,7 @@ _DECIDING = tuple(
     os.path.join(paths.ROOT, *name.split("/"))
     for name in (
         "device.py",
+        "problem.py",
         "toolchain.py",
         "jit/build.py",
         "jit/source.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass, replace
 
-from kernels.problem import Problem, Request
+from kernels.problem import Problem, Request, choose_variant
 
 __all__ = ["BINDING", "KernelSpec", "binding_spec", "kernel_spec"]
 
@@ -44,33 +44,26 @@ class KernelSpec:
         return self.variant == BINDING
 
 
-def kernel_spec(problem: Problem, request: Request) -> KernelSpec:
-    """The specialisation that serves ``request``: the first variant that says it does.
+def kernel_spec(problem: Problem, request: Request, name: str = "") -> KernelSpec:
+    """The specialisation that serves ``request``: that of the variant ``name``, else the first chosen.
 
-    Raises ``ValueError`` naming the request and the variants when none does.
+    Raises what :func:`kernels.problem.choose_variant` raises.
     """
-    for variant in problem.variants:
-        if variant.device != request.device or not variant.serves(request):
-            continue
-        arguments = tuple(variant.template_arguments(request))
-        params = [("dtype", request.dtype), ("head_dim", str(request.head_dim))]
-        # A variant that takes group_size at run time has one library for all of them.
-        other = replace(request, group_size=2 if request.group_size == 1 else 1)
-        if tuple(variant.template_arguments(other)) != arguments:
-            params.append(("group_size", str(request.group_size)))
-        return KernelSpec(
-            problem=problem.name,
-            variant=variant.name,
-            device=request.device,
-            arch=request.arch,
-            source=variant.source,
-            launcher=f"{variant.launcher}<{', '.join(arguments)}>",
-            params=tuple(params),
-        )
-    names = ", ".join(v.name for v in problem.variants if v.device == request.device) or "none"
-    raise ValueError(
-        f"{problem.name}: no kernel serves dtype={request.dtype}, head_dim={request.head_dim}, group_size="
-        f"{request.group_size} on {request.device} ({request.arch}); variants for this device: {names}"
+    variant = choose_variant(problem, request, name)
+    arguments = tuple(variant.template_arguments(request))
+    params = [("dtype", request.dtype), ("head_dim", str(request.head_dim))]
+    # A variant that takes group_size at run time has one library for all of them.
+    other = replace(request, group_size=2 if request.group_size == 1 else 1)
+    if tuple(variant.template_arguments(other)) != arguments:
+        params.append(("group_size", str(request.group_size)))
+    return KernelSpec(
+        problem=problem.name,
+        variant=variant.name,
+        device=request.device,
+        arch=request.arch,
+        source=variant.source,
+        launcher=f"{variant.launcher}<{', '.join(arguments)}>",
+        params=tuple(params),
     )
 
 

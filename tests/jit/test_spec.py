@@ -65,7 +65,10 @@ def test_a_variant_asked_for_wrongly_names_what_there_is() -> None:
     for name, said in (
         ("dance", r"tiny has no variant 'dance'; it has: gpu \(cuda\), narrow \(cpu\), any \(cpu\)"),
         ("gpu", "tiny: variant 'gpu' is not for cpu; variants for it: narrow, any"),
-        ("narrow", r"tiny: variant 'narrow' does not serve dtype=float32, head_dim=32, .*; variants that do: any"),
+        (
+            "narrow",
+            r"tiny: variant 'narrow' does not serve dtype=float32, head_dim=32, .*; variants that do: any",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             kernel_spec(problem, REQUEST, name)
