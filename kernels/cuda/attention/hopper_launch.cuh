@@ -72,8 +72,14 @@ struct HopperKernel {
     split.tiles = tiles;
     split.scales = scales;
     split.next_job = next_job;
-    SPLIT<<<static_cast<unsigned>(heads * kv_tiles(p) * 2), SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREADS, 0, stream>>>(split);
-    error = cudaGetLastError();
+    const dim3 split_grid(static_cast<unsigned>(heads * kv_tiles(p) * 2));
+    constexpr int SPLIT_THREADS = SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREADS;
+    if constexpr (STARTS_EARLY<SCALED>) {
+      error = launch_early(SPLIT, split_grid, SPLIT_THREADS, 0, stream, split);
+    } else {
+      SPLIT<<<split_grid, SPLIT_THREADS, 0, stream>>>(split);
+      error = cudaGetLastError();
+    }
     if (error != cudaSuccess) return error;
 
     HopperArguments a = {};
@@ -103,18 +109,9 @@ struct HopperKernel {
       a.k_scale_stride = p.k_scale_stride;
       a.v_scale_stride = p.v_scale_stride;
     }
-    cudaLaunchAttribute early = {};  // see ptx::wait_for_previous_kernel()
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
     const int64_t jobs = heads * row_tiles(p);
-    config.gridDim = dim3(static_cast<unsigned>(jobs < processors ? jobs : processors));
-    config.blockDim = dim3(384);
-    config.dynamicSmemBytes = Smem::BYTES;
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    error = cudaLaunchKernelEx(&config, FUNCTION, a);
+    const dim3 grid(static_cast<unsigned>(jobs < processors ? jobs : processors));
+    error = launch_early(FUNCTION, grid, 384, Smem::BYTES, stream, a);
     if (error != cudaSuccess) return error;
     return Portable::launch(p, stream, {finished, TILE::BLOCK_M / 2, 2 * row_tiles(p)});
   }

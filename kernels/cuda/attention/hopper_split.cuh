@@ -33,7 +33,6 @@
 
 #include "cuda/attention/portable.cuh"
 #include "cuda/attention/short.cuh"
-#include "cuda/ptx/dependent_launch.cuh"
 
 namespace attention {
 
@@ -147,6 +146,7 @@ __global__ void __launch_bounds__(SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREAD
   constexpr int STEPS = Launch::STEPS;
   __shared__ uint32_t row_largest_smem[BLOCK_N];
 
+  if constexpr (STARTS_EARLY<SCALED>) ptx::wait_for_previous_kernel();  // the next kernel's Q must be there as well
   ptx::let_next_kernel_start();
   const bool is_v = blockIdx.x % 2;
   const int tile = blockIdx.x / 2 % arguments.kv_tiles;

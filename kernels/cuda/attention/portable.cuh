@@ -47,17 +47,17 @@
 #include <cstdint>
 
 #include "bindings/attention_params.h"
+#include "cuda/attention/early_launch.cuh"
 #include "cuda/types.cuh"
 
 namespace attention {
 
 constexpr int CHUNK = 4;  // head_dim elements a lane moves and multiplies as one unit
 
-// The architecture this library is compiled for, as in __CUDA_ARCH__, also where the host code is
-// compiled. One library serves one architecture.
-constexpr int ARCHS[] = {__CUDA_ARCH_LIST__};
-constexpr int ARCH = ARCHS[0];
-static_assert(sizeof(ARCHS) == sizeof(int), "compile for one architecture at a time");
+// Whether the kernels around the Hopper kernel start while the one before them ends. Of gqa_attn's that is not
+// measured yet.
+template <bool SCALED>
+constexpr bool STARTS_EARLY = SCALED && ARCH >= 900;
 
 constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 constexpr int power_of_two_from(int x) { return x <= 1 ? 1 : 2 * power_of_two_from((x + 1) / 2); }
@@ -438,6 +438,7 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
                               const __grid_constant__ LaunchArguments<typename AccumulatorOf<T>::type> arguments) {
   using TILE = Tile<typename AccumulatorOf<T>::type, HEAD_DIM>;
   constexpr int BLOCK_M = TILE::BLOCK_M;
+  if constexpr (SKIPS_FINISHED && STARTS_EARLY<SCALED>) ptx::wait_for_previous_kernel();
   const int64_t kv_head = arguments.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t batch = arguments.first_batch + static_cast<int>(blockIdx.z);
   if constexpr (!SKIPS_FINISHED) {
@@ -516,8 +517,12 @@ struct PortableKernel {
     return launch_chunks(params, row_blocks, [&](dim3 grid, int first_kv_head, int first_batch) {
       arguments.first_kv_head = first_kv_head;
       arguments.first_batch = first_batch;
-      FUNCTION<<<grid, TILE::THREADS, sizeof(Smem), stream>>>(params, arguments);
-      return cudaGetLastError();
+      if constexpr (SKIPS_FINISHED && STARTS_EARLY<SCALED>) {
+        return launch_early(FUNCTION, grid, TILE::THREADS, static_cast<int>(sizeof(Smem)), stream, params, arguments);
+      } else {
+        FUNCTION<<<grid, TILE::THREADS, sizeof(Smem), stream>>>(params, arguments);
+        return cudaGetLastError();
+      }
     });
   }
 };

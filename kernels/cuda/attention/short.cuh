@@ -50,7 +50,6 @@
 #include "cuda/attention/bfloat16_parts.cuh"
 #include "cuda/attention/portable.cuh"
 #include "cuda/ptx/copy_async.cuh"
-#include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/ptx/mma.cuh"
 
 namespace attention {
@@ -531,17 +530,7 @@ struct ShortKernel {
     return launch_chunks(p, (p.seqlen_q * GROUP_SIZE + 15) / 16, [&](dim3 grid, int first_kv_head, int first_batch) {
       a.first_kv_head = first_kv_head;
       a.first_batch = first_batch;
-      cudaLaunchAttribute early = {};  // see ptx::wait_for_previous_kernel()
-      early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      early.val.programmaticStreamSerializationAllowed = 1;
-      cudaLaunchConfig_t config = {};
-      config.gridDim = grid;
-      config.blockDim = dim3(static_cast<unsigned>(warps * 32));
-      config.dynamicSmemBytes = static_cast<size_t>(Smem::bytes(warps));
-      config.stream = stream;
-      config.attrs = &early;
-      config.numAttrs = ARCH >= 900 ? 1 : 0;
-      return cudaLaunchKernelEx(&config, FUNCTION, a);
+      return launch_early(FUNCTION, grid, warps * 32, Smem::bytes(warps), stream, a);
     });
   }
 };
