@@ -8,17 +8,20 @@ work where torch does not.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kernels import cli_evaluate
 from kernels.errors import KernelsError
 
 if TYPE_CHECKING:
+    from kernels.evaluate.check import Trial
     from kernels.jit.build import Built
     from kernels.jit.spec import KernelSpec
     from kernels.problem import Case, Problem, Request
@@ -69,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="random shapes for each problem and device (default: 4)",
     )
+    _add_variant(check)
     cli_evaluate.add_pair(check)
     check.set_defaults(run=_check)
 
@@ -94,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--group-size", nargs="+", type=int, metavar="G", help="(default: the default inputs')"
     )
+    _add_variant(build)
     cli_evaluate.add_pair(build)
     build.set_defaults(run=_build)
 
@@ -153,10 +158,22 @@ def _parser() -> argparse.ArgumentParser:
         "--no-plain", action="store_true", help="bench jit: leave out the plain load_inline (a minute)"
     )
     bench.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    _add_variant(bench)
     cli_evaluate.add_pair(bench)
     bench.set_defaults(run=_bench)
     cli_evaluate.add_verbs(verbs)
     return parser
+
+
+def _add_variant(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the kernel called NAME instead of the one that is chosen; repeat for more (default: "
+        "KERNELS_VARIANT)",
+    )
 
 
 def _count(text: str) -> int:
@@ -193,13 +210,19 @@ def _check(arguments: argparse.Namespace) -> int:
 
     with _usage():
         problems = _problems(arguments.packages)
-        places = targets(arguments.device)
-    trials = [
-        trial for place in places for problem in problems for trial in plan(problem, *place, arguments.trials)
-    ]
-    reasons = prepare(trials, lambda some: _obtain_all((t.problem, t.request) for t in some))
-    tried = tracked(list(zip(trials, reasons, strict=True)), "checking")
-    rows = [failed(trial, reason) if reason else run(trial) for trial, reason in tried]
+        trials = [
+            trial
+            for place, problem, variant in _with_variants(targets(arguments.device), problems, arguments)
+            for trial in plan(problem, *place, arguments.trials, variant)
+        ]
+    reasons = prepare(trials, lambda some: _obtain_all((t.problem, t.request, t.asked) for t in some))
+    rows = []
+    for trial, reason in tracked(list(zip(trials, reasons, strict=True)), "checking"):
+        if reason:
+            rows.append(failed(trial, reason))
+            continue
+        _use(trial)
+        rows.append(run(trial))
     check_report(Console(), rows)
     return 0 if all(row.passed for row in rows) else 1
 
@@ -234,13 +257,12 @@ def _build(arguments: argparse.Namespace) -> int:
         archs = arguments.arch
         places = [("cuda", cuda_arch_name(arch)) for arch in archs] if archs else targets(None)
         requests = [
-            (problem, request)
-            for problem in problems
-            for place in places
+            (problem, request, variant)
+            for place, problem, variant in _with_variants(places, problems, arguments)
             for request in _requests(problem.default_request(*place), arguments)
         ]
-        for problem, request in requests:
-            _spec(problem, request)  # a request that nothing serves is said before anything is built
+        for wanted in requests:
+            _spec(*wanted)  # a request that nothing serves is said before anything is built
     build_report(Console(), _obtain_all(requests))
     return 0
 
@@ -334,25 +356,67 @@ def _bench_results(arguments: argparse.Namespace) -> Iterator:
     """The results of ``bench``, each when it is there: the shapes with everything, then the tables' lines."""
     from kernels.evaluate.bench import bench, bench_line
     from kernels.evaluate.check import request_of, targets
+    from kernels.jit.operator import use_variant
     from kernels.report.terminal import tracked
 
     with _usage():
         problems = _problems(arguments.packages)
         device, arch = targets(arguments.device)[-1]
-        runs = _bench_runs(problems, device, arguments)
-    _obtain_all((problem, request_of(problem, case, device, arch)) for problem, case, _ in runs)
+        runs = _served(
+            [
+                (run, request_of(run[0], run[1], device, arch))
+                for run in _bench_runs(problems, device, arguments)
+            ],
+            _with_variants([(device, arch)], problems, arguments),
+        )
+    _obtain_all((problem, request, name) for (problem, _, _), request, names in runs for name in names)
     given = {} if arguments.seconds is None else {"seconds": arguments.seconds}
     words = {"compiled": arguments.compile, "command": arguments.command_line, **given}
-    for problem, case, in_table in tracked(runs, "timing"):
+    for (problem, case, in_table), request, names in tracked(runs, "timing"):
+        variants = {name: partial(use_variant, problem.name, request, name) for name in names if name}
         if in_table:
-            yield bench_line(problem, case, device, limit_seconds=arguments.limit, **words)
+            limit = arguments.limit
+            yield bench_line(problem, case, device, limit_seconds=limit, variants=variants, **words)
         else:
-            yield bench(problem, case, device, **words)
+            yield bench(problem, case, device, variants=variants, **words)
 
 
-def _bench_runs(
-    problems: Sequence[Problem], device: str, arguments: argparse.Namespace
-) -> list[tuple[Problem, Case, bool]]:
+_Run = tuple["Problem", "Case", bool]
+
+
+def _served(
+    runs: Sequence[tuple[_Run, Request]], named: Sequence[tuple[tuple[str, str], Problem, str]]
+) -> list[tuple[_Run, Request, list[str]]]:
+    """Each run with the variants of its problem among ``named`` that serve it, ``""`` for the chosen one.
+
+    A run that none of them serves is left out, and said so on standard error. Raises
+    ``ValueError`` when that is every run, and where no variant was named and none serves.
+    """
+    from kernels.problem import choose_variant
+
+    kept: list[tuple[_Run, Request, list[str]]] = []
+    refusals: list[ValueError] = []
+    for run, request in runs:
+        names = []
+        for name in [variant for _, problem, variant in named if problem is run[0]]:
+            try:
+                choose_variant(run[0], request, name)
+            except ValueError as error:
+                if not name:
+                    raise
+                refusals.append(error)
+            else:
+                names.append(name)
+        if names:
+            kept.append((run, request, names))
+    if not kept and refusals:
+        raise refusals[0]
+    for words in dict.fromkeys(map(str, refusals)):
+        print(f"left out: {words}", file=sys.stderr)
+    return kept
+
+
+def _bench_runs(problems: Sequence[Problem], device: str, arguments: argparse.Namespace) -> list[_Run]:
     """What is timed, and whether as a line of its problem's table. Raises ``ValueError``."""
     from kernels.evaluate.bench import DEFAULT_SHAPES, case_of
 
@@ -360,7 +424,7 @@ def _bench_runs(
     shapes = arguments.shapes or ("all" if device == "cuda" and not chosen else "default")
     if arguments.shape and shapes != "default":
         raise ValueError(f"--shape names shapes of its own; --shapes {shapes} does not go with it")
-    runs: list[tuple[Problem, Case, bool]] = []
+    runs: list[_Run] = []
     if shapes in ("default", "all"):
         changes = [dict(pairs) for pairs in arguments.shape] if arguments.shape else DEFAULT_SHAPES
         runs += [
@@ -410,6 +474,8 @@ def _is_pair(arguments: argparse.Namespace) -> bool:
     """Whether two files were named; the judge then does in its own processes what the verb says."""
     if not (arguments.reference or arguments.candidate):
         return False
+    if arguments.variant:
+        raise UsageError(f"--variant {arguments.variant[0]} is of a PACKAGE; a candidate's file has none")
     if arguments.packages:
         raise UsageError(
             "give PACKAGE names or a pair of files, not both; evaluate takes PACKAGE --candidate FILE"
@@ -454,17 +520,55 @@ def _requests(default: Request, arguments: argparse.Namespace) -> list[Request]:
     ]
 
 
-def _spec(problem: Problem, request: Request) -> KernelSpec:
+def _with_variants(
+    places: Iterable[tuple[str, str]], problems: Sequence[Problem], arguments: argparse.Namespace
+) -> list[tuple[tuple[str, str], Problem, str]]:
+    """(place, problem, variant) of everything that is asked for; the variant is ``""`` where none is named.
+
+    A variant takes part on the devices that the problem has it for. Raises ``ValueError`` for one
+    that a problem does not have on any of ``places``.
+    """
+    from kernels.problem import names_of_variants
+
+    places = list(places)
+    names = arguments.variant or [name for name in [os.environ.get("KERNELS_VARIANT", "")] if name]
+    names = list(dict.fromkeys(names)) or [""]
+    for problem in problems:
+        for name in filter(None, names):
+            there = {device: names_of_variants(problem, device) for device, _ in places}
+            if not any(name in found for found in there.values()):
+                all_there = ", ".join(f"{v.name} ({v.device})" for v in problem.variants)
+                raise ValueError(
+                    f"{problem.name} has no variant {name!r} for {' or '.join(there)}; it has: {all_there}"
+                )
+    return [
+        (place, problem, name)
+        for place in places
+        for problem in problems
+        for name in names
+        if not name or name in names_of_variants(problem, place[0])
+    ]
+
+
+def _use(trial: Trial) -> None:
+    """Have the variant that the trial asks for by name run, from now on."""
+    if trial.asked:
+        from kernels.jit.operator import use_variant
+
+        use_variant(trial.problem.name, trial.request, trial.asked)
+
+
+def _spec(problem: Problem, request: Request, variant: str) -> KernelSpec:
     from kernels.jit.spec import kernel_spec
 
-    return kernel_spec(problem, request)
+    return kernel_spec(problem, request, variant)
 
 
-def _obtain_all(wanted: Iterable[tuple[Problem, Request]]) -> list[Built]:
+def _obtain_all(wanted: Iterable[tuple[Problem, Request, str]]) -> list[Built]:
     """The bindings and the specialisations of ``wanted``, each once, built side by side."""
     from kernels.jit.load import obtain_all
     from kernels.jit.spec import binding_spec
 
-    pairs = list(wanted)
-    bindings = [binding_spec(problem.name, problem.binding) for problem, _ in pairs]
-    return obtain_all(list(dict.fromkeys(bindings + [_spec(problem, request) for problem, request in pairs])))
+    asked = list(wanted)
+    bindings = [binding_spec(problem.name, problem.binding) for problem, _, _ in asked]
+    return obtain_all(list(dict.fromkeys(bindings + [_spec(*each) for each in asked])))

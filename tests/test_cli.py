@@ -103,6 +103,19 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
             ["bench", "fp8_attn", "--shapes", "table", "--dtype", "float16"],
             "no table in dtype float16; its bench_cases have: int8, float8_e4m3fn",
         ),
+        (
+            ["check", "gqa_attn", "--device", "cpu", "--variant", "dance"],
+            "gqa_attn has no variant 'dance' for cpu; it has: hopper (cuda), ",
+        ),
+        (["bench", "fp8_attn", "--device", "cpu", "--variant", "portable"], "no variant 'portable' for cpu"),
+        (
+            ["build", "gqa_attn", "--arch", "9.0", "--variant", "hopper"],
+            "variant 'hopper' does not serve dtype=float32, head_dim=32, group_size=4 on cuda (sm_90a)",
+        ),
+        (
+            ["bench", "--reference", "a.py", "--candidate", "b.py", "--variant", "hopper"],
+            "--variant hopper is of a PACKAGE",
+        ),
         (["bench", "jit", "nothing_here"], "no problem package 'nothing_here'"),
     ],
 )
@@ -380,6 +393,42 @@ def test_bench_prints_the_shapes_and_then_the_table(
     assert cli.main([*words, "default", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
     assert not result["in_table"] and result["shape"]["seqlen_q"] == 16
+
+
+def test_variants_by_name(
+    built: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two kernels of one package, side by side in one process, each checked and timed as itself."""
+    import gqa_attn
+    from gqa_attn.model_new import OPERATOR
+
+    (vectorised,) = (v for v in gqa_attn.PROBLEM.variants if v.device == "cpu")
+    again = dataclasses.replace(
+        vectorised, name="again", serves=lambda request: request.head_dim > 32, chosen=False
+    )
+    problem = dataclasses.replace(gqa_attn.PROBLEM, variants=(again, vectorised))
+    monkeypatch.setattr("kernels.problem.find_problem", lambda name: problem)
+    monkeypatch.setattr(OPERATOR, "_problem", lambda: problem)
+    bench = "bench gqa_attn --device cpu --seconds 0.01 --json --shape seqlen=16".split()
+
+    both = "--shape seqlen=16 head_dim=64 --variant vectorised --variant again".split()
+    assert cli.main([*bench, *both]) == 0
+    shown = capsys.readouterr()
+    narrow, wide = json.loads(shown.out)
+    assert [row["name"] for row in narrow["rows"]][:2] == ["ModelNew, vectorised", "reference"]
+    assert [row["name"] for row in wide["rows"]][:2] == ["ModelNew, vectorised", "ModelNew, again"]
+    assert all(row["error"] < 1e-5 and row["eager"] for row in wide["rows"])
+    assert shown.err.count("left out: gqa_attn: variant 'again' does not serve") == 1
+
+    assert cli.main([*bench, "--variant", "again"]) == 2
+    assert "variants that do: vectorised" in capsys.readouterr().err
+
+    monkeypatch.setenv("KERNELS_VARIANT", "again")
+    assert cli.main("check gqa_attn --device cpu --trials 1".split()) == 0
+    shown_out = capsys.readouterr().out
+    assert shown_out.count("cpu, again") == 2 and "D32" not in shown_out
+    assert cli.main("build gqa_attn --head-dim 64".split()) == 0
+    assert "gqa_attn, again" in capsys.readouterr().out
 
 
 def test_bench_fails_when_model_new_does_and_not_when_it_is_left_out(

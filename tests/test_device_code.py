@@ -7,6 +7,7 @@ there is no nvcc, unless ``KERNELS_TEST_NVCC=require`` says there must be one.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -25,8 +26,8 @@ DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "float8_
 
 
 def _spec(problem: Problem, variant: Variant, request: Request) -> KernelSpec:
-    """The specialisation of this variant, whichever variant the problem would pick."""
-    return kernel_spec(replace(problem, variants=(variant,)), request)
+    """The specialisation of this variant, whichever variant the problem would pick, if it picks it at all."""
+    return kernel_spec(problem, request, variant.name)
 
 
 def _defaults() -> dict[str, KernelSpec]:
@@ -84,6 +85,23 @@ def test_every_problem_has_cuda_kernels_for_every_architecture() -> None:
                 problem.name,
                 arch,
             )
+
+
+def test_every_variant_is_compiled_chosen_or_not() -> None:
+    compiled = {(spec.problem, spec.variant) for spec in [*DEFAULTS.values(), *OTHERS.values()]}
+    for problem in PROBLEMS:
+        for variant in problem.variants:
+            assert variant.device != "cuda" or (problem.name, variant.name) in compiled, variant.name
+
+
+def test_a_variant_that_is_not_chosen_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = PROBLEMS[0]
+    waiting = replace(problem.variants[0], name="waiting", serves=lambda request: True, chosen=False)
+    extended = replace(problem, variants=(waiting, *problem.variants))
+    monkeypatch.setattr(sys.modules[__name__], "PROBLEMS", [extended])
+    assert [name for name in _defaults() if name.startswith(f"{problem.name}-waiting-")]
+    request = problem.default_request("cuda", "sm_90a")
+    assert kernel_spec(extended, request) == kernel_spec(problem, request)
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

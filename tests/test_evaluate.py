@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -314,6 +315,26 @@ def test_a_plan_is_the_default_and_the_jittered_shapes() -> None:
     assert dataclasses.replace(trials[0], request=Request("cpu", "", "float32", 200)).variant == ""
 
 
+def test_a_plan_for_a_variant_holds_what_it_serves() -> None:
+    wide = Variant("wide", "cpu", "", "", lambda request: (), lambda r: r.head_dim >= 16, "", chosen=False)
+    problem = problem_with(Doubled)
+    case = Case("wide", "", {"rows": 2, "head_dim": 64})
+    problem = dataclasses.replace(problem, variants=(wide, *problem.variants), cases=(*problem.cases, case))
+    trials = checking.plan(problem, "cpu", "x86-64", 2, "wide")
+    assert [t.case.name for t in trials] == ["wide", "jitter_1", "jitter_2"]
+    assert {t.variant for t in trials} == {"wide"} and {t.asked for t in trials} == {"wide"}
+    assert tuple(trials[0].make_inputs()[0].shape) == (2, 64)
+    plain = checking.plan(problem, "cpu", "x86-64", 2)
+    assert {t.variant for t in plain} == {"plain"}, "a variant that is not chosen is not picked"
+    with pytest.raises(ValueError, match=r"no variant 'dance'; it has: wide \(cpu\), plain \(cpu\)"):
+        checking.plan(problem, "cpu", "x86-64", 2, "dance")
+    none = dataclasses.replace(wide, serves=lambda request: False)
+    with pytest.raises(ValueError, match="variant 'wide' does not serve .* variants that do: plain"):
+        checking.plan(
+            dataclasses.replace(problem, variants=(none, *problem.variants[1:])), "cpu", "x", 2, "wide"
+        )
+
+
 def test_group_size_comes_from_the_heads() -> None:
     case = Case("grouped", "", {"num_heads": 12, "num_kv_heads": 3, "head_dim": 8})
     assert checking.request_of(problem_with(Doubled), case, "cpu", "x").group_size == 4
@@ -478,6 +499,60 @@ def test_check_on_cuda_times_with_the_judges_timer(monkeypatch: pytest.MonkeyPat
     assert row.passed, row.reason
     assert row.time and row.time.median_us == pytest.approx(500, rel=0.01)
     assert row.reference_time and row.reference_time.median_us == pytest.approx(500, rel=0.01)
+
+
+@pytest.mark.parametrize("table", [False, True], ids=["shape", "table"])
+def test_bench_times_each_variant_in_one_run(monkeypatch: pytest.MonkeyPatch, table: bool) -> None:
+    """What selects a variant runs before each of its batches, and is not in its time."""
+    gpu = stand_in(monkeypatch)
+    state = {"variant": ""}
+
+    class Either(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            gpu.launch({"fast": 400.0, "slow": 1600.0}[state["variant"]])
+            return x * 2
+
+    def select(name: str) -> Callable[[], None]:
+        def selected() -> None:
+            gpu.host_us += 50_000.0
+            state["variant"] = name
+
+        return selected
+
+    problem = problem_with(Either, peers=lambda device: {"sum": lambda x: x + x})
+    variants = {name: select(name) for name in ("slow", "fast")}
+    run = benching.bench_line if table else benching.bench
+    with Launches(gpu, us=100.0):
+        result = run(problem, problem.cases[1], "cuda", seconds=0.3, variants=variants)
+    rows = {row.name: row for row in result.rows}
+    assert list(rows)[:2] == ["ModelNew, slow", "ModelNew, fast"] and "ModelNew" not in rows
+    for name, us in (("ModelNew, slow", 1700.0), ("ModelNew, fast", 500.0)):
+        cold = rows[name].graph_cold
+        # The simulated cache doubles the first launch after a flush.
+        assert cold and cold.median_us == pytest.approx(2 * us - 100, rel=0.01), name
+        if not table:
+            eager, graph = rows[name].eager, rows[name].graph
+            assert eager and eager.median_us == pytest.approx(us, rel=0.01)
+            assert graph and graph.median_us == pytest.approx(us, rel=0.01)
+    if table:
+        assert result.lead_over_fastest and result.lead_over_fastest.ratio < 0.1, "of the first variant"
+
+
+def test_bench_on_the_cpu_selects_each_variant_before_its_samples() -> None:
+    state = {"variant": ""}
+    ran: list[str] = []
+
+    class Either(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ran.append(state["variant"])
+            return x * 2
+
+    variants = {name: partial(state.update, variant=name) for name in ("one", "two")}
+    problem = problem_with(Either)
+    result = benching.bench(problem, problem.cases[1], "cpu", seconds=0.002, variants=variants)
+    assert [row.name for row in result.rows] == ["ModelNew, one", "ModelNew, two", "reference"]
+    assert all(row.eager for row in result.rows)
+    assert set(ran) == {"one", "two"}, "never another one's"
 
 
 # -- a line of the table -----------------------------------------------------------------------

@@ -11,9 +11,9 @@ from attention_checks import assert_close, assert_parity, assert_same, cuda_kern
 from gqa_attn import PROBLEM
 from gqa_attn.inputs import BY_DTYPE, make_inputs
 from gqa_attn.model_new import ModelNew
-from gqa_attn.variants import MIN_HOPPER_HEAD_DIM, VARIANTS
+from gqa_attn.variants import MIN_HOPPER_HEAD_DIM
 from kernels.attention import attention_forward
-from kernels.problem import Case, Request, Tolerance
+from kernels.problem import Case, Request, Tolerance, choose_variant
 
 
 def on_hopper() -> bool:
@@ -97,7 +97,7 @@ CASES = (
 def test_is_chosen_on_hopper_alone():
     def chosen(arch: str, dtype: str, head_dim: int) -> str:
         request = Request("cuda", arch, dtype, head_dim, 4)
-        return next(v.name for v in VARIANTS if v.device == "cuda" and v.serves(request))
+        return choose_variant(PROBLEM, request).name
 
     for dtype in ("float32", "float16", "bfloat16"):
         assert chosen("sm_90a", dtype, 128) == "hopper"

@@ -25,6 +25,9 @@ from kernels.problem import Case, Problem
 
 __all__ = ["DEFAULT_SHAPES", "bench", "bench_line", "case_of"]
 
+# Kernel variants by name, each with what makes ``ModelNew`` run it.
+Variants = Mapping[str, Callable[[], object]]
+
 # The problem's own default, and a length at which the arithmetic outweighs the call.
 DEFAULT_SHAPES: tuple[Mapping[str, int], ...] = ({}, {"seqlen": 2048, "head_dim": 64})
 
@@ -87,13 +90,15 @@ def bench(
     *,
     seconds: float = 0.5,
     compiled: bool = False,
+    variants: Variants | None = None,
     command: Sequence[str] = (),
 ) -> BenchResult:
     """Times ``ModelNew``, the reference and the problem's peers on one input.
 
     ``seconds`` is spent on each call for each kind of time. ``compiled`` adds
-    torch.compile of the peer called ``vectorised``. The result is checked before it
-    is timed: each row has its largest difference from float64.
+    torch.compile of the peer called ``vectorised``. ``variants`` are names of kernels, each
+    with what makes ``ModelNew`` run it from then on: then each has a row. The result is checked
+    before it is timed: each row has its largest difference from float64.
 
     On CUDA each call has a :class:`Timer` and goes round up to 4 input sets of different
     content (fewer where they would take more than 64 MiB); see :class:`BenchRow` for the times.
@@ -104,7 +109,7 @@ def bench(
     routes: dict[str, _Route] = {}
     with torch.no_grad():
         yardstick = _Yardstick(problem, case, inputs)
-        for name, route in _routes(problem, device, compiled, reference=True).items():
+        for name, route in _routes(problem, device, compiled, variants, reference=True).items():
             call = route.on(inputs)
             try:
                 route.select()
@@ -141,6 +146,7 @@ def bench_line(
     seconds: float = 0.3,
     limit_seconds: float = 1.0,
     compiled: bool = False,
+    variants: Variants | None = None,
     command: Sequence[str] = (),
 ) -> BenchResult:
     """Times ``ModelNew`` and the problem's peers on one case of its table, with cold L2 on CUDA.
@@ -159,7 +165,7 @@ def bench_line(
     words = "nothing: no route was started"
     forecast = _Forecast(problem, case, device, limit_us)
     with torch.no_grad():
-        for name, route in _routes(problem, device, compiled).items():
+        for name, route in _routes(problem, device, compiled, variants).items():
             try:
                 reason = forecast.too_long(route)
             except Exception as failure:  # a route that this torch or device does not have is a finding
@@ -265,9 +271,14 @@ class _OnSets:
     select: Callable[[], object] = _nothing
 
 
-def _routes(problem: Problem, device: str, compiled: bool, *, reference: bool = False) -> dict[str, _Route]:
+def _routes(
+    problem: Problem, device: str, compiled: bool, variants: Variants | None, *, reference: bool = False
+) -> dict[str, _Route]:
     init = problem.get_init_inputs()
-    found = {"ModelNew": _Route(problem.model_new(*init).to(device))}
+    model_new = problem.model_new(*init).to(device)
+    found = {f"ModelNew, {name}": _Route(model_new, select) for name, select in (variants or {}).items()}
+    if not found:
+        found["ModelNew"] = _Route(model_new)
     if reference:
         found["reference"] = _Route(problem.model(*init).to(device))
     peers = dict(problem.peers(device)) if problem.peers is not None else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from kernels.evaluate.correctness import compare, compare_with_oracle
 from kernels.evaluate.result import CheckRow
 from kernels.evaluate.timing.host import once, time_once
 from kernels.evaluate.timing.turns import time_eager
-from kernels.problem import Case, Problem, Request
+from kernels.problem import Case, Problem, Request, choose_variant
 
 __all__ = [
     "Trial",
@@ -35,24 +36,24 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Trial:
-    """One input to check, not made yet: ``make_inputs()`` returns it on the request's device."""
+    """One input to check, not made yet: ``make_inputs()`` returns it on the request's device.
+
+    ``asked`` is the variant that was asked for by name, or ``""``.
+    """
 
     problem: Problem
     case: Case
     request: Request
     make_inputs: Callable[[], list[Any]]
+    asked: str = ""
 
     @property
     def variant(self) -> str:
         """Name of the variant that serves the request; empty when none does."""
-        return next(
-            (
-                v.name
-                for v in self.problem.variants
-                if v.device == self.request.device and v.serves(self.request)
-            ),
-            "",
-        )
+        try:
+            return choose_variant(self.problem, self.request, self.asked).name
+        except ValueError:
+            return ""
 
 
 def targets(device: str | None) -> list[tuple[str, str]]:
@@ -69,8 +70,16 @@ def targets(device: str | None) -> list[tuple[str, str]]:
     return found
 
 
-def plan(problem: Problem, device: str, arch: str, trials: int) -> list[Trial]:
-    """The default inputs and ``trials`` jittered shapes on ``device`` (``"cpu"`` or ``"cuda"``)."""
+def plan(problem: Problem, device: str, arch: str, trials: int, variant: str = "") -> list[Trial]:
+    """The default inputs and ``trials`` jittered shapes on ``device`` (``"cpu"`` or ``"cuda"``).
+
+    With ``variant``, what it serves: the problem's first case where that is not the default
+    one, and jittered shapes drawn until there are ``trials`` (from a hundred times as many at
+    most). Raises ``ValueError`` for a variant that the problem does not have for ``device``, or
+    that serves none of its cases.
+    """
+    if variant:
+        return _plan_of(problem, device, arch, trials, variant)
     default = default_case(problem)
 
     def default_inputs() -> list[Any]:
@@ -84,6 +93,19 @@ def plan(problem: Problem, device: str, arch: str, trials: int) -> list[Trial]:
             Trial(problem, case, request_of(problem, case, device, arch), _maker(problem, case, device))
         )
     return planned
+
+
+def _plan_of(problem: Problem, device: str, arch: str, trials: int, variant: str) -> list[Trial]:
+    def trial(case: Case) -> Trial:
+        request = request_of(problem, case, device, arch)
+        return Trial(problem, case, request, _maker(problem, case, device), variant)
+
+    cases = [trial(case) for case in (default_case(problem), *problem.cases)]
+    first = [each for each in cases if each.variant][:1]
+    if not first:
+        choose_variant(problem, cases[0].request, variant)  # says what is wrong, and what there is
+    drawn = (trial(problem.jitter(seed)) for seed in range(100 * trials))
+    return [*first, *islice((each for each in drawn if each.variant), trials)]
 
 
 def prepare(trials: Sequence[Trial], build: Callable[[Sequence[Trial]], object]) -> list[str]:

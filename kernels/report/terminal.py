@@ -329,7 +329,7 @@ def bench_report(console: Console, result: BenchResult) -> None:
         table.add_column(_stacked(first, second), justify="right", no_wrap=True)
     table.add_column(_stacked("times", "ModelNew"), justify="right", no_wrap=True)
 
-    ours = next((row for row in result.rows if row.name == "ModelNew"), None)
+    ours = next((row for row in result.rows if row.name.startswith("ModelNew")), None)
     for row in result.rows:
         ratio = _NOTHING
         # Against the same kind of time; a route that no graph holds is compared by its eager time.
@@ -354,7 +354,7 @@ def bench_report(console: Console, result: BenchResult) -> None:
         work = f"{_count(result.flops, 'FLOP')} and at least {_count(result.least_bytes, 'B')} a call"
         per_second = 1e6 / getattr(ours, ours.tflops_from).median_us
         moved = _count(result.least_bytes * per_second, "B/s")
-        console.print(Text(f"{work}; ModelNew: {_count(result.flops * per_second, 'FLOP/s')}, {moved}"))
+        console.print(Text(f"{work}; {ours.name}: {_count(result.flops * per_second, 'FLOP/s')}, {moved}"))
     _environment(console, result.environment)
 
 

@@ -18,7 +18,7 @@ from kernels import device
 from kernels.errors import CaptureError, CompileError, LaunchError, ToolchainError
 from kernels.jit import build, load, warm
 from kernels.jit import operator as operator_module
-from kernels.jit.operator import Operator
+from kernels.jit.operator import Operator, use_variant
 from kernels.problem import Problem, Request
 
 
@@ -200,6 +200,101 @@ def test_long_words_are_cut_for_cpp_and_whole_for_python(
 def test_no_variant_is_a_value_error(operator: Operator) -> None:
     error = call(operator, tensor(8, dtype=torch.float64))
     assert isinstance(error, ValueError) and "dtype=float64" in str(error)
+
+
+def _of_two() -> Problem:
+    """Fills with head_dim; with 99, and is not chosen; serves nothing."""
+    return tiny_problem.problem(
+        tiny_problem.variant(),
+        tiny_problem.variant(name="other", template_arguments=lambda request: ("float", "99"), chosen=False),
+        tiny_problem.variant(name="nothing", serves=lambda request: False),
+    )
+
+
+def _value(operator: Operator, head_dim: int) -> float:
+    x = tensor(head_dim)
+    (value,) = operator.forward(x, x, x).unique().tolist()
+    return value
+
+
+def test_a_variant_can_be_used_by_name_before_and_after_the_first_call(
+    operator: Operator, current: dict[str, Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_module, "_operators", [operator])  # others here are of other problems
+    current["problem"] = _of_two()
+    before = Request("cpu", device.cpu_arch(), "float32", 201, 1)
+    operator.use(before, "other")
+    assert _value(operator, 201) == 99, "asked for before the binding asked"
+    assert _value(operator, 202) == 202, "of one specialisation, not of all"
+    after = Request("cpu", device.cpu_arch(), "float32", 202, 1)
+    for _ in range(2):
+        use_variant("tiny", after, "other")
+        assert _value(operator, 202) == 99
+        use_variant("tiny", after, "fill")
+        assert _value(operator, 202) == 202
+    use_variant("tiny", after, "other")
+    use_variant("tiny", after, "")
+    assert _value(operator, 202) == 202, "the chosen one again"
+
+
+def test_switching_variants_again_loads_nothing(
+    operator: Operator, current: dict[str, Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current["problem"] = _of_two()
+    request = Request("cpu", device.cpu_arch(), "float32", 203, 1)
+    assert _value(operator, 203) == 203
+    operator.use(request, "other")
+    operator.use(request, "fill")
+    monkeypatch.setattr(operator, "_library", lambda *numbers: pytest.fail("loaded before"))
+    operator.use(request, "other")
+    assert _value(operator, 203) == 99
+
+
+def test_a_variant_that_cannot_serve_is_refused_and_changes_nothing(
+    operator: Operator, current: dict[str, Problem]
+) -> None:
+    current["problem"] = _of_two()
+    request = Request("cpu", device.cpu_arch(), "float32", 204, 1)
+    assert _value(operator, 204) == 204
+    with pytest.raises(
+        ValueError, match="variant 'nothing' does not serve .*; variants that do: fill, other"
+    ):
+        operator.use(request, "nothing")
+    with pytest.raises(ValueError, match=r"no variant 'dance'; it has: fill \(cpu\), other \(cpu\)"):
+        operator.use(request, "dance")
+    with pytest.raises(ValueError, match="no operator 'nobody'; there are: .*tiny"):
+        use_variant("nobody", request, "fill")
+    assert _value(operator, 204) == 204
+
+
+def test_the_environment_names_a_variant(
+    operator: Operator, current: dict[str, Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current["problem"] = _of_two()
+    monkeypatch.setenv("KERNELS_VARIANT", "other")
+    assert _value(operator, 205) == 99
+    request = Request("cpu", device.cpu_arch(), "float32", 205, 1)
+    operator.use(request, "fill")
+    assert _value(operator, 205) == 205, "what is asked for comes before the environment"
+    operator.use(request, "other")
+    operator.use(request, "")
+    assert _value(operator, 205) == 205, "what the problem chooses"
+    monkeypatch.setenv("KERNELS_VARIANT", "dance")
+    x = tensor(206)
+    with pytest.raises(RuntimeError, match="no variant 'dance'") as caught:
+        operator.forward(x, x, x)
+    assert isinstance(operator.explain(caught.value), ValueError)
+    monkeypatch.delenv("KERNELS_VARIANT")
+    assert _value(operator, 206) == 206, "a refusal is not remembered"
+
+
+def test_a_note_on_one_variant_is_no_answer_for_another(
+    operator: Operator, current: dict[str, Problem]
+) -> None:
+    current["problem"] = _of_two()
+    plain = operator._question("cpu", "AVX2", "float32", 8, 1, "")
+    assert plain == ("tiny", "cpu", "AVX2", "float32", "8", "1")
+    assert operator._question("cpu", "AVX2", "float32", 8, 1, "other") != plain
 
 
 def test_interrupt_passes_through_cpp(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
