@@ -34,6 +34,7 @@ from kernels.evaluate.result import (
 from kernels.jit.build import Built, Resources
 from kernels.jit.cache import Entry, Pruned
 from kernels.jit.spec import KernelSpec
+from kernels.problem import Case, Problem
 from kernels.report import terminal
 from kernels.toolchain import Check
 
@@ -393,6 +394,51 @@ def test_bench_prints_the_shapes_and_then_the_table(
     assert cli.main([*words, "default", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
     assert not result["in_table"] and result["shape"]["seqlen_q"] == 16
+
+
+def test_on_cuda_the_default_is_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which shapes are built for and timed, without a GPU: nothing is."""
+    import gqa_attn
+
+    ran: list[tuple[str, str, str]] = []
+    built: list[str] = []
+    row = BenchRow("ModelNew", 1e-7, TIMING, tflops=1.0, tflops_from="eager", accurate=True)
+
+    def run(in_table: bool) -> Callable[..., BenchResult]:
+        def call(problem: Problem, case: Case, device: str, **words: object) -> BenchResult:
+            ran.append(("table" if in_table else "shape", case.name, case.dtype))
+            assert device == "cuda" and not words["variants"]
+            return BenchResult(
+                problem.name, case.name, case.shape, case.dtype, 1, 1, (row,), ENVIRONMENT, "", in_table
+            )
+
+        return call
+
+    monkeypatch.setattr("kernels.evaluate.check.targets", lambda device: [("cuda", "sm_90a")])
+    monkeypatch.setattr("kernels.jit.load.obtain_all", lambda specs: built.extend(s.name for s in specs))
+    monkeypatch.setattr("kernels.evaluate.bench.bench", run(False))
+    monkeypatch.setattr("kernels.evaluate.bench.bench_line", run(True))
+
+    assert cli.main(["bench", "gqa_attn"]) == 0
+    lines = [("table", case.name, case.dtype) for case in gqa_attn.PROBLEM.bench_cases]
+    assert ran == [("shape", "default", "float32"), ("shape", "chosen", "float32"), *lines]
+    for dtype, head_dim in (("float32", 128), ("float32", 64), ("float32", 256), ("bfloat16", 128)):
+        assert any(f"-hopper-sm_90a-{dtype}-d{head_dim}" in name for name in built), built
+    shown = capsys.readouterr().out
+    assert shown.index("times") < shown.index("TFLOP/s, median time of a call") < shown.index("B1 T16384")
+
+    for words, kinds in (
+        (["--shape", "seqlen=16"], {"shape"}),
+        (["--dtype", "bfloat16"], {"shape"}),
+        (["--dtype", "bfloat16", "--shapes", "table"], {"table"}),
+        (["--shapes", "default"], {"shape"}),
+    ):
+        ran.clear()
+        assert cli.main(["bench", "gqa_attn", "--json", *words]) == 0
+        assert {kind for kind, _, _ in ran} == kinds
+        assert "--dtype" not in words or {dtype for _, _, dtype in ran} == {"bfloat16"}
 
 
 def test_variants_by_name(

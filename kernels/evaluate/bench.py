@@ -56,6 +56,9 @@ _RATED_BY = ("graph_cold", "eager_cold", "eager")
 _WHOLE_FLOPS = 20e9
 _ROWS_EACH = 16
 
+# A reference in loops that would take longer is not started, on any shape.
+_REFERENCE_LIMIT_US = 60e6
+
 # Lengths at which a route is run before a longer one is started.
 _SHORTER = (256, 1024, 4096)
 # The share of the GPU's memory that a route of the table may take: their graphs share it.
@@ -98,7 +101,8 @@ def bench(
     ``seconds`` is spent on each call for each kind of time. ``compiled`` adds
     torch.compile of the peer called ``vectorised``. ``variants`` are names of kernels, each
     with what makes ``ModelNew`` run it from then on: then each has a row. The result is checked
-    before it is timed: each row has its largest difference from float64.
+    before it is timed: each row has its largest difference from float64. A reference that
+    would take over a minute, told from shorter sequences, is not started.
 
     On CUDA each call has a :class:`Timer` and goes round up to 4 input sets of different
     content (fewer where they would take more than 64 MiB); see :class:`BenchRow` for the times.
@@ -107,23 +111,29 @@ def bench(
     too_slow_us = 10 * seconds * 1e6
     rows: dict[str, BenchRow] = {}
     routes: dict[str, _Route] = {}
+    forecast = _Forecast(problem, case, device, _REFERENCE_LIMIT_US)
     with torch.no_grad():
         yardstick = _Yardstick(problem, case, inputs)
         for name, route in _routes(problem, device, compiled, variants, reference=True).items():
             call = route.on(inputs)
             try:
+                reason = forecast.too_long(route) if name == "reference" else ""
+                if reason:
+                    rows[name] = BenchRow(name, note=reason, left_out=True)
+                    continue
                 route.select()
                 result, microseconds = time_once(call, device)
                 if microseconds >= too_slow_us:  # the first call may have compiled
                     result, microseconds = time_once(call, device)
                 rows[name] = yardstick.judged(name, result)
             except Exception as failure:  # a route that this torch or device does not have is a finding
-                rows[name] = BenchRow(name, note=first_line(failure))
+                rows[name] = _failed(name, failure)
                 continue
             if microseconds < too_slow_us:
                 routes[name] = route
             else:
                 rows[name] = replace(rows[name], eager=once(microseconds), note="too slow to repeat: one run")
+        forecast.forget()
         if device == "cuda":
             few = on_device([torch.zeros(10)], device)
             rows |= {name: BenchRow(name) for name in BASELINES}

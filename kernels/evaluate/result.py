@@ -119,7 +119,7 @@ class BenchRow:
     ``error`` is the largest difference from float64, and ``accurate`` says whether every
     element that was checked lies within the case's ``atol + rtol * |float64|``. ``tflops``
     is 1e12 floating-point operations a second by the time that ``tflops_from`` names.
-    ``left_out``: not run, or not repeated, because it takes too long or too much memory.
+    ``left_out``: not timed, because a call takes too long or too much memory; ``note`` says how much.
     """
 
     name: str
