@@ -315,6 +315,8 @@ def _cache_clear(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     if _is_pair(arguments):
         return cli_evaluate.bench_pair(arguments)
+    if "jit" in arguments.packages and arguments.variant:
+        raise UsageError("--variant does not go with jit, which times first calls; KERNELS_VARIANT does")
     if not arguments.packages:
         raise UsageError("give a PACKAGE, jit, or both --reference FILE and --candidate FILE")
     from rich.console import Console

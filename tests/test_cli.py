@@ -117,6 +117,7 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
             ["bench", "--reference", "a.py", "--candidate", "b.py", "--variant", "hopper"],
             "--variant hopper is of a PACKAGE",
         ),
+        (["bench", "jit", "--variant", "hopper"], "--variant does not go with jit"),
         (["bench", "jit", "nothing_here"], "no problem package 'nothing_here'"),
     ],
 )
