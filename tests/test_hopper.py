@@ -13,6 +13,7 @@ from gqa_attn.inputs import BY_DTYPE, make_inputs
 from gqa_attn.model_new import ModelNew
 from gqa_attn.variants import MIN_HOPPER_HEAD_DIM
 from kernels.attention import attention_forward
+from kernels.jit.operator import use_variant
 from kernels.problem import Case, Request, Tolerance, choose_variant
 
 
@@ -118,6 +119,29 @@ def test_it_is_what_runs():
     inputs = make_inputs(1, 512, 512, 4, 1, 128, device="cuda")
     ModelNew()(*inputs)
     assert any("hopper" in name for name in cuda_kernels(lambda: ModelNew()(*inputs)))
+
+
+@hopper(pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"))
+def test_a_variant_by_name_is_what_runs():
+    """Before and after a first call, and back; what a graph holds stays."""
+    inputs = make_inputs(1, 512, 512, 4, 1, 128, device="cuda")
+    request = Request("cuda", "sm_90a", "float32", 128, 4)
+    model = ModelNew()
+    want = model(*inputs)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        for name, there in (("portable", False), ("hopper", True), ("portable", False)):
+            use_variant("gqa_attn", request, name)
+            assert_close(model(*inputs), want)
+            assert any("hopper" in kernel for kernel in cuda_kernels(lambda: model(*inputs))) is there
+        with torch.cuda.graph(graph):
+            out = model(*inputs)
+    finally:
+        use_variant("gqa_attn", request, "")
+    assert any("hopper" in kernel for kernel in cuda_kernels(lambda: model(*inputs)))
+    out.zero_()
+    graph.replay()
+    assert_close(out, want)
 
 
 @hopper(pytest.mark.parametrize("head_dim", [64, 128, 256]))
