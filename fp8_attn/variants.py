@@ -21,8 +21,17 @@ CPP_TYPES = {
 }
 
 
+# As in gqa_attn: rows of 64 elements are the narrowest the tensor cores read, and the default specialisation,
+# which is head_dim 32, must be built in little time.
+MIN_HOPPER_HEAD_DIM = 33
+
+
 def _cuda_arguments(request: Request) -> tuple[str, ...]:
     return CPP_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
+
+
+def _hopper_arguments(request: Request) -> tuple[str, ...]:
+    return *_cuda_arguments(request), "false"
 
 
 def _cpu_arguments(request: Request) -> tuple[str, ...]:
@@ -33,7 +42,22 @@ def _serves(request: Request) -> bool:
     return request.dtype in DTYPES and 1 <= request.head_dim <= MAX_HEAD_DIM and request.group_size == 1
 
 
+def _serves_hopper(request: Request) -> bool:
+    return _serves(request) and request.arch == "sm_90a" and request.head_dim >= MIN_HOPPER_HEAD_DIM
+
+
 VARIANTS = (
+    Variant(
+        name="hopper",
+        device="cuda",
+        source="cuda/fp8_attn/hopper.cu",
+        launcher="fp8_attn::launch",
+        template_arguments=_hopper_arguments,
+        serves=_serves_hopper,
+        why="S exact in int8 on wgmma, other carriers as fp16 parts; not measured on a GPU yet, so "
+        "never chosen by itself",
+        chosen=False,
+    ),
     Variant(
         name="portable",
         device="cuda",
