@@ -34,6 +34,10 @@ def _hopper_arguments(request: Request) -> tuple[str, ...]:
     return *_cuda_arguments(request), "false"
 
 
+def _hopper_fast_arguments(request: Request) -> tuple[str, ...]:
+    return *_cuda_arguments(request), "true"
+
+
 def _cpu_arguments(request: Request) -> tuple[str, ...]:
     return CPP_TYPES[request.dtype], str(request.head_dim)
 
@@ -56,6 +60,16 @@ VARIANTS = (
         serves=_serves_hopper,
         why="S exact in int8 on wgmma, other carriers as fp16 parts; not measured on a GPU yet, so "
         "never chosen by itself",
+        chosen=False,
+    ),
+    Variant(
+        name="hopper_fast",
+        device="cuda",
+        source="cuda/fp8_attn/hopper.cu",
+        launcher="fp8_attn::launch",
+        template_arguments=_hopper_fast_arguments,
+        serves=_serves_hopper,
+        why="as near as half precision: 11 bits of each weight and float32 carrier; not measured on a GPU yet",
         chosen=False,
     ),
     Variant(

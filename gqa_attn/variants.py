@@ -26,6 +26,10 @@ def _hopper_arguments(request: Request) -> tuple[str, ...]:
     return *_cuda_arguments(request), "false"
 
 
+def _hopper_fast_arguments(request: Request) -> tuple[str, ...]:
+    return *_cuda_arguments(request), "true"
+
+
 def _cpu_arguments(request: Request) -> tuple[str, ...]:
     return CPP_TYPES[request.dtype], str(request.head_dim)
 
@@ -43,6 +47,10 @@ def _serves_hopper(request: Request) -> bool:
     )
 
 
+def _serves_hopper_fast(request: Request) -> bool:
+    return request.dtype == "float32" and _serves_hopper(request)
+
+
 VARIANTS = (
     Variant(
         name="hopper",
@@ -53,6 +61,16 @@ VARIANTS = (
         serves=_serves_hopper,
         why="fp32 as three fp16 products on wgmma, five times the speed of fp32 arithmetic; holds the "
         "portable and short kernels too, for lengths where they are faster",
+    ),
+    Variant(
+        name="hopper_fast",
+        device="cuda",
+        source="cuda/gqa_attn/hopper.cu",
+        launcher="gqa_attn::launch",
+        template_arguments=_hopper_fast_arguments,
+        serves=_serves_hopper_fast,
+        why="as near as half precision: 11 bits of each operand and weight; not measured on a GPU yet",
+        chosen=False,
     ),
     Variant(
         name="portable",

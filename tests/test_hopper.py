@@ -10,7 +10,7 @@ from attention_checks import assert_close, assert_parity, assert_same, cuda_kern
 
 from gqa_attn import PROBLEM
 from gqa_attn.inputs import BY_DTYPE, make_inputs
-from gqa_attn.model_new import ModelNew
+from gqa_attn.model_new import OPERATOR, ModelNew
 from gqa_attn.variants import MIN_HOPPER_HEAD_DIM
 from kernels.attention import attention_forward
 from kernels.jit.operator import use_variant
@@ -210,3 +210,15 @@ def test_workspace(dtype, parts):
 def test_long_rows_are_as_near_as_short_ones():
     q, k, v = make_inputs(1, 8192, 8192, 2, 1, 128, device="cuda")
     assert_close(ModelNew()(q, k, v), PROBLEM.oracle(q, k, v).float(), Tolerance(atol=2e-6, rtol=2e-6))
+
+
+@hopper(pytest.mark.parametrize("head_dim", [64, 128, 256]))
+def test_the_fast_form_is_as_near_as_half_precision(head_dim):
+    asked = Request("cuda", "sm_90a", "float32", head_dim, 2)
+    inputs = make_inputs(2, 1000, 1000, 4, 2, head_dim, device="cuda")
+    OPERATOR.use(asked, "hopper_fast")
+    try:
+        error = (ModelNew()(*inputs) - PROBLEM.oracle(*inputs)).abs().max().item()
+    finally:
+        OPERATOR.use(asked, "")
+    assert 1e-5 < error < 3e-3

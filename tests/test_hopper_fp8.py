@@ -163,3 +163,14 @@ def test_workspace(dtype, bytes_a_key, by_name):
 def test_long_rows_are_as_near_as_short_ones(by_name):
     inputs = make_inputs(1, 8192, 2, 128, device="cuda")
     assert_close(ModelNew()(*inputs), PROBLEM.oracle(*inputs).float(), Tolerance(atol=2e-6, rtol=2e-6))
+
+
+@hopper(pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float32"]))
+def test_the_fast_form_rounds_weights(dtype):
+    inputs = make_inputs(2, 1000, 2, 128, dtype=dtype, device="cuda")
+    OPERATOR.use(request(dtype), "hopper_fast")
+    try:
+        error = (ModelNew()(*inputs) - PROBLEM.oracle(*inputs)).abs().max().item()
+    finally:
+        OPERATOR.use(request(dtype), "")
+    assert 1e-5 < error < 1e-3
