@@ -1,8 +1,8 @@
 """Which machine code a device runs, and what the device is.
 
 ``cpu_arch`` and ``cuda_arch`` name architectures the way a ``Request`` carries them.
-``peek_cuda_arch`` asks the driver's management library, so that a background build
-can start without initialising CUDA in this process.
+``peek_cuda_capability`` and ``peek_cuda_arch`` ask the driver's management library, so
+that a background build can start without initialising CUDA in this process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import functools
 import os
 import re
 
-__all__ = ["DeviceSpec", "cpu_arch", "cuda_arch", "cuda_arch_name", "describe", "peek_cuda_arch"]
+__all__ = [
+    "DeviceSpec",
+    "cpu_arch",
+    "cuda_arch",
+    "cuda_arch_name",
+    "describe",
+    "peek_cuda_arch",
+    "peek_cuda_capability",
+]
 
 
 class DeviceSpec:
@@ -133,7 +141,16 @@ def _memory_bytes() -> int:
 
 
 def peek_cuda_arch() -> str | None:
-    """The architecture of the first visible CUDA device, or None; never initialises CUDA.
+    """The architecture of :func:`peek_cuda_capability`, such as ``"sm_90a"``, or None."""
+    capability = peek_cuda_capability()
+    if capability is not None:
+        with contextlib.suppress(ValueError):
+            return cuda_arch_name(capability)
+    return None
+
+
+def peek_cuda_capability() -> str | None:
+    """The compute capability (``"9.0"``) of the first visible CUDA device, or None; never initialises CUDA.
 
     Asks NVML, whose order is by bus id while CUDA's default is fastest first: in a
     machine with different GPUs this is a guess, good enough to build ahead with.
@@ -159,8 +176,6 @@ def peek_cuda_arch() -> str | None:
             handle, ctypes.byref(major), ctypes.byref(minor)
         ):
             return None
-        with contextlib.suppress(ValueError):
-            return cuda_arch_name(f"{major.value}.{minor.value}")
-        return None
+        return f"{major.value}.{minor.value}"
     finally:
         nvml.nvmlShutdown()

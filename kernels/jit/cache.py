@@ -412,11 +412,12 @@ def _remove_all(removed: list[Entry]) -> Pruned:
 
 
 def _remove_orphaned_notes() -> None:
-    """Remove the notes whose library is gone, and those that cannot be read."""
+    """Remove the notes on a library that is gone, and those that cannot be read."""
     notes = cache_directory() / "notes"
     for path in notes.iterdir() if notes.is_dir() else ():
         try:
-            if os.path.exists(json.loads(path.read_bytes())["library"]):
+            answers = json.loads(path.read_bytes())["answers"]
+            if all(os.path.exists(answer["library"]) for _, answer in answers):
                 continue
         except (ValueError, KeyError, TypeError):
             pass  # damaged: it answers nothing

@@ -44,7 +44,7 @@ __all__ = [
     "write",
 ]
 
-# ("gqa_attn", "binding") or ("gqa_attn", "cuda", "sm_90a", "float32", "32", "4")
+# ("gqa_attn", "binding") or ("gqa_attn", "cuda", "9.0", "float32", "32", "4")
 Question = tuple[str, ...]
 # {"digest": ..., "library": path, "bytes": size of the library, "sha256": of the library}
 Answer = dict[str, Any]
