@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import torch
 
     from kernels.jit.spec import KernelSpec
-    from kernels.problem import Problem
+    from kernels.problem import Problem, Request
 
-__all__ = ["NAMESPACE", "Operator"]
+__all__ = ["NAMESPACE", "Operator", "use_variant"]
 
 NAMESPACE = "kernelwright"
 _log = logging.getLogger(__name__)
@@ -39,7 +39,13 @@ _EXIT_WAIT_S = 120.0
 # formats: a ctypes.Structure takes a hundredth of what a warm start may to define.
 _REQUEST = struct.Struct("5i")  # device type, device index, dtype, head_dim, group size
 _ENTRY = struct.Struct(f"PP{_ERROR_BYTES}s")  # launch, error_string, error
+_FUNCTIONS = struct.Struct("PP")  # its first two
 _RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+
+# (device type, device index, dtype, head_dim, group size) as the binding asks for it
+_Numbers = tuple[int, ...]
+# (device, dtype, head_dim, group size)
+_Specialisation = tuple[Any, ...]
 
 # A binding holds its resolver's address as long as the process lives.
 _kept_alive: list[Any] = []
@@ -78,6 +84,10 @@ class Operator:
         self._start: warm.Note | None = None  # what an earlier process noted for the first call
         self._guard = threading.Lock()
         self._pending = threading.local()
+        self._wanted: dict[_Specialisation, str] = {}  # variants by name, see use()
+        # What the binding asked, and where it keeps the answer for as long as the process lives.
+        self._resolved: dict[_Specialisation, list[tuple[_Numbers, int]]] = {}
+        self._libraries: dict[tuple[_Numbers, str], ctypes.CDLL] = {}
         _operators.append(self)
 
     def load(self) -> None:
@@ -149,7 +159,13 @@ class Operator:
         if os.environ.get("KERNELS_PREBUILD", "1") == "0" or self.loaded:
             return
         # Which GPU there is takes too long to ask here, so the note says for which machine it holds.
-        start = (self.name, "start", os.uname().nodename, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+        start = (
+            self.name,
+            "start",
+            os.uname().nodename,
+            os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
+            *_named(_variable()),
+        )
         self._start = warm.noted(start)
         if self._start is not None:
             return
@@ -173,8 +189,8 @@ class Operator:
             specs = {
                 (self.name, "binding"): self._binding_spec(),
                 self._question(
-                    device, capability, request.dtype, request.head_dim, request.group_size
-                ): kernel_spec(problem, request),
+                    device, capability, request.dtype, request.head_dim, request.group_size, _variable()
+                ): kernel_spec(problem, request, _variable()),
             }
             futures = {question: load.submit(spec) for question, spec in specs.items()}
             load.note(
@@ -185,6 +201,29 @@ class Operator:
         except Exception:
             # An early start is a favour; the call that needs the kernel raises what is wrong.
             _log.debug("the early build of %s failed", self.name, exc_info=True)
+
+    def use(self, request: Request, variant: str) -> None:
+        """Have the variant called ``variant`` serve calls like ``request`` from now on.
+
+        ``""`` stands for the one that the problem chooses, whatever ``KERNELS_VARIANT`` names.
+        What a CUDA graph holds stays as it is. For measuring: no other thread may call the
+        operator meanwhile. Raises ``ValueError`` for a variant that does not serve
+        ``request``, and what building and loading it raises.
+        """
+        from kernels.problem import choose_variant
+
+        choose_variant(self._problem(), request, variant)
+        asked = (request.device, request.dtype, request.head_dim, request.group_size)
+        self._wanted[asked] = variant
+        for numbers, entry in self._resolved.get(asked, ()):
+            key = (numbers, variant)
+            if key not in self._libraries:
+                self._libraries[key] = self._library(*numbers)
+            library = self._libraries[key]
+            functions = _FUNCTIONS.pack(
+                _address(library.kernel_launch), _address(library.kernel_error_string)
+            )
+            ctypes.memmove(entry, functions, _FUNCTIONS.size)
 
     def explain(self, error: Exception) -> BaseException:
         """The exception this thread's resolver left behind ``error``, else ``error`` itself."""
@@ -197,8 +236,11 @@ class Operator:
     def _resolve(self, request: int, entry: int) -> int:
         """Called from C++: fill in ``entry`` and return 0, or leave the reason there and return 1."""
         try:
-            library = self._library(*_REQUEST.unpack(ctypes.string_at(request, _REQUEST.size)))
+            numbers = _REQUEST.unpack(ctypes.string_at(request, _REQUEST.size))
+            library = self._library(*numbers)
             filled = _ENTRY.pack(_address(library.kernel_launch), _address(library.kernel_error_string), b"")
+            asked = (_DEVICES[numbers[0]], _DTYPES[numbers[2]], *numbers[3:])
+            self._resolved.setdefault(asked, []).append((numbers, entry))
             return 0
         except BaseException as error:  # nothing may pass through C++ frames
             self._pending.error = error
@@ -213,15 +255,16 @@ class Operator:
     ) -> ctypes.CDLL:
         device, dtype = _DEVICES[device_type], _DTYPES[dtype_number]
         capability = _cpu_capability() if device == "cpu" else _cuda_capability(index)
+        variant = self._wanted.get((device, dtype, head_dim, group_size), _variable())
 
         def spec() -> KernelSpec:
             from kernels.jit.spec import kernel_spec
             from kernels.problem import Request
 
             arch = _arch(device, capability)
-            return kernel_spec(self._problem(), Request(device, arch, dtype, head_dim, group_size))
+            return kernel_spec(self._problem(), Request(device, arch, dtype, head_dim, group_size), variant)
 
-        question = self._question(device, capability, dtype, head_dim, group_size)
+        question = self._question(device, capability, dtype, head_dim, group_size, variant)
         if device == "cpu":
             return self._answer(question, spec)
         import torch
@@ -248,9 +291,9 @@ class Operator:
         return library
 
     def _question(
-        self, device: str, capability: str, dtype: str, head_dim: int, group_size: int
+        self, device: str, capability: str, dtype: str, head_dim: int, group_size: int, variant: str
     ) -> warm.Question:
-        return (self.name, device, capability, dtype, str(head_dim), str(group_size))
+        return (self.name, device, capability, dtype, str(head_dim), str(group_size), *_named(variant))
 
     def _answer(
         self, question: warm.Question, spec: Callable[[], KernelSpec], *, binding: str = ""
@@ -286,6 +329,17 @@ class Operator:
 _operators: list[Operator] = []
 
 
+def use_variant(name: str, request: Request, variant: str) -> None:
+    """:meth:`Operator.use` of the operator called ``name``. Raises ``ValueError`` where there is none."""
+    found = [operator for operator in _operators if operator.name == name]
+    if not found:
+        raise ValueError(
+            f"no operator {name!r}; there are: {', '.join(o.name for o in _operators) or 'none'}"
+        )
+    for operator in found:
+        operator.use(request, variant)
+
+
 def _after_fork_in_child() -> None:
     for operator in _operators:
         operator._guard = threading.Lock()
@@ -306,6 +360,16 @@ def _torch_has_cuda() -> bool:
     import torch
 
     return torch.version.cuda is not None
+
+
+def _variable() -> str:
+    """The variant that ``KERNELS_VARIANT`` names, or ``""``."""
+    return os.environ.get("KERNELS_VARIANT", "")
+
+
+def _named(variant: str) -> tuple[str, ...]:
+    """What a question says of a variant that is asked for by name."""
+    return (f"variant {variant}",) if variant else ()
 
 
 # Questions name a processor by torch's word for it, which decides the toolkit's: a warm start
