@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernels.attention import MAX_HEAD_DIM
+from kernels.device import arch_number
 from kernels.problem import Request, Variant
 
 from .model_new import DTYPES
@@ -46,6 +47,10 @@ def _serves(request: Request) -> bool:
     return request.dtype in DTYPES and 1 <= request.head_dim <= MAX_HEAD_DIM and request.group_size == 1
 
 
+def _serves_tensor(request: Request) -> bool:
+    return _serves(request) and arch_number(request.arch) >= 80 and request.head_dim % 4 == 0
+
+
 def _serves_hopper(request: Request) -> bool:
     return _serves(request) and request.arch == "sm_90a" and request.head_dim >= MIN_HOPPER_HEAD_DIM
 
@@ -69,7 +74,17 @@ VARIANTS = (
         launcher="fp8_attn::launch",
         template_arguments=_hopper_fast_arguments,
         serves=_serves_hopper,
-        why="as near as half precision: 11 bits of each weight and float32 carrier; not measured on a GPU yet",
+        why="as near as half precision: weights and float32 carriers of 11 bits; not measured yet",
+        chosen=False,
+    ),
+    Variant(
+        name="tensor",
+        device="cuda",
+        source="cuda/fp8_attn/tensor.cu",
+        launcher="fp8_attn::launch",
+        template_arguments=_cuda_arguments,
+        serves=_serves_tensor,
+        why="bfloat16 parts on mma.sync at fp32 accuracy, one launch; not measured on a GPU yet",
         chosen=False,
     ),
     Variant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernels.attention import MAX_HEAD_DIM
+from kernels.device import arch_number
 from kernels.problem import Request, Variant
 
 from .model_new import DTYPES
@@ -38,6 +39,15 @@ def _serves(request: Request) -> bool:
     return request.dtype in DTYPES and 1 <= request.head_dim <= MAX_HEAD_DIM and request.group_size >= 1
 
 
+def _serves_tensor(request: Request) -> bool:
+    return (
+        _serves(request)
+        and request.dtype != "float64"
+        and arch_number(request.arch) >= 80
+        and request.head_dim % 4 == 0
+    )
+
+
 def _serves_hopper(request: Request) -> bool:
     return (
         request.arch == "sm_90a"
@@ -70,6 +80,16 @@ VARIANTS = (
         template_arguments=_hopper_fast_arguments,
         serves=_serves_hopper_fast,
         why="as near as half precision: 11 bits of each operand and weight; not measured on a GPU yet",
+        chosen=False,
+    ),
+    Variant(
+        name="tensor",
+        device="cuda",
+        source="cuda/gqa_attn/tensor.cu",
+        launcher="gqa_attn::launch",
+        template_arguments=_cuda_arguments,
+        serves=_serves_tensor,
+        why="bfloat16 parts on mma.sync at fp32 accuracy, one launch; not measured on a GPU yet",
         chosen=False,
     ),
     Variant(

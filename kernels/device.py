@@ -80,6 +80,12 @@ def cuda_arch_name(text: str) -> str:
     return f"sm_{number}{suffix or ('a' if number == '90' else '')}"
 
 
+def arch_number(arch: str) -> int:
+    """80 for ``"sm_80"``, 90 for ``"sm_90a"``, 0 for what is no CUDA architecture."""
+    found = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
+    return int(found[1]) if found else 0
+
+
 def cuda_arch(index: int) -> str:
     """The architecture of CUDA device ``index``, such as ``"sm_90a"``. Initialises CUDA."""
     return _cuda_arch(index)

@@ -11,10 +11,24 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels.device import cpu_arch, cuda_arch
 from kernels.evaluate.correctness import compare, compare_with_oracle
-from kernels.problem import Case, Problem, Tolerance
+from kernels.problem import Case, Problem, Request, Tolerance
 
 USUAL = Tolerance()
+
+
+def request_of(case: Case, device: str) -> Request:
+    """The specialisation that ``case`` needs on ``device``."""
+    shape = case.shape
+    heads = shape["num_heads"]
+    return Request(
+        device=device,
+        arch=cpu_arch() if device == "cpu" else cuda_arch(0),
+        dtype=case.dtype,
+        head_dim=shape["head_dim"],
+        group_size=heads // shape.get("num_kv_heads", heads),
+    )
 
 
 def inputs_of(problem: Problem, case: Case, device: str) -> list[Tensor]:

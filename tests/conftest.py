@@ -14,6 +14,7 @@ os.environ.setdefault("KERNELS_PREBUILD", "0")
 
 import pytest
 import torch
+from attention_checks import request_of
 
 from kernels.problem import Case, Problem, Request, find_problem
 
@@ -34,21 +35,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-def _request_of(case: Case, device: str) -> Request:
-    """The specialisation that ``case`` needs on ``device``."""
-    from kernels.device import cpu_arch, cuda_arch
-
-    shape = case.shape
-    heads = shape["num_heads"]
-    return Request(
-        device=device,
-        arch=cpu_arch() if device == "cpu" else cuda_arch(0),
-        dtype=case.dtype,
-        head_dim=shape["head_dim"],
-        group_size=heads // shape.get("num_kv_heads", heads),
-    )
-
-
 def _wanted(items: Iterable[pytest.Item]) -> dict[tuple[str, Request], Problem]:
     """What the selected tests will ask for: every (package, case, device) among their parameters."""
     wanted = {}
@@ -59,7 +45,7 @@ def _wanted(items: Iterable[pytest.Item]) -> dict[tuple[str, Request], Problem]:
         case, device = parameters.params.get("case"), parameters.params.get("device")
         package = getattr(item.module, "PACKAGE", None)
         if isinstance(case, Case) and device is not None and package is not None:
-            wanted[package, _request_of(case, device)] = find_problem(package)
+            wanted[package, request_of(case, device)] = find_problem(package)
     return wanted
 
 

@@ -31,6 +31,7 @@
 #define __host__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ static  // of a block: blocks run one after the other
@@ -288,6 +289,13 @@ inline bool __any_sync(unsigned, bool holds) {
   bool all[32];
   emulator::exchange(holds, all);
   return std::any_of(all, all + 32, [](bool each) { return each; });
+}
+inline unsigned __ballot_sync(unsigned, bool holds) {
+  bool all[32];
+  emulator::exchange(holds, all);
+  unsigned result = 0;
+  for (int i = 0; i < 32; ++i) result |= static_cast<unsigned>(all[i]) << i;
+  return result;
 }
 inline uint32_t __reduce_max_sync(unsigned, uint32_t x) {
   uint32_t all[32];

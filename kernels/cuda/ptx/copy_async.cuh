@@ -22,6 +22,14 @@ __device__ __forceinline__ void copy_async(void* smem, const void* gmem) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(gmem), "n"(BYTES) : "memory");
 }
 
+// The same; zeros where `valid` is false.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* smem, const void* gmem, bool valid) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(smem));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(gmem), "n"(BYTES), "r"(valid ? BYTES : 0)
+               : "memory");
+}
+
 // Asks for the cache line at `gmem` to be brought as far as L2.
 __device__ __forceinline__ void prefetch_to_l2(const void* gmem) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(gmem));
