@@ -73,10 +73,14 @@ def build(
     arguments: Sequence[str],
     folder: Path,
     changes: Mapping[str, str] | None = None,
+    *,
+    checked: bool = False,
 ) -> Path:
     """The kernel library of ``source`` (below ``kernels/``) for the CPU, built in ``folder`` once.
 
     ``changes`` replaces lines of the sources, each found exactly once: what a test spoils on purpose.
+    A ``checked`` one ends the process at accesses outside of global memory, misaligned ones and undefined
+    arithmetic; it loads only where :func:`address_sanitizer` came first (``LD_PRELOAD``).
     """
     tree = folder / "source"
     left = dict(changes or {})
@@ -93,15 +97,23 @@ def build(
             target.write_text(text, encoding="utf-8")
         assert not left, f"no source has {list(left)}"
     entry = ENTRY.format(source=source, package=package, arguments=", ".join(arguments))
-    name = f"emulated_{hashlib.sha256(entry.encode()).hexdigest()[:12]}"
+    how = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if checked else ["-O2"]
+    name = f"emulated_{hashlib.sha256(' '.join((entry, *how)).encode()).hexdigest()[:12]}"
     library = folder / f"{name}.so"
     if not library.exists():
         (folder / f"{name}.cpp").write_text(entry, encoding="utf-8")
-        command = ["c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-D__CUDA_ARCH_LIST__=900"]
+        command = ["c++", "-std=c++17", *how, "-fPIC", "-shared", "-w", "-D__CUDA_ARCH_LIST__=900"]
         command += ["-include", str(EMULATOR / "cuda_on_cpu.h"), f"-I{EMULATOR}", f"-I{tree}"]
         command += [str(folder / f"{name}.cpp"), "-o", str(library)]
         subprocess.run(command, check=True)
     return library
+
+
+def address_sanitizer() -> str:
+    """The compiler's AddressSanitizer library, or nothing where it has none."""
+    command = ["c++", "-print-file-name=libasan.so"]
+    path = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return path if Path(path).is_absolute() else ""
 
 
 def run(

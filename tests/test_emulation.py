@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from attention_checks import assert_close, assert_same
-from emulation import build, run
+from emulation import address_sanitizer, build, run
 
 from fp8_attn import PROBLEM as FP8_ATTN
 from fp8_attn.variants import CPP_TYPES
@@ -206,6 +206,65 @@ def test_every_order_of_threads_gives_the_same(folder: Path, package: str, dtype
     for seed in range(2, 7):
         out, _ = run(built, *inputs, seed=seed, processors=seed % 4 + 1)
         assert_same(out, want)
+
+
+CHECKED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from emulation import run
+from kernels.problem import find_problem
+problem = find_problem(sys.argv[3])
+shape = [int(each) for each in sys.argv[4].split()]
+inputs = problem.make_inputs(*shape, dtype=sys.argv[5])
+out, _ = run(Path(sys.argv[2]), *inputs)
+worst = (out - problem.oracle(*inputs)).abs().max().item()
+assert worst < (1e-2 if out.dtype.itemsize == 2 else 1e-5), worst
+"""
+
+# package, variant, dtype, head_dim, group size, the shape up to head_dim
+IN_BOUNDS = {
+    "gqa_hopper": ("gqa_attn", "hopper", "float32", 128, 4, "1 70 70 4 1"),
+    "gqa_hopper_bfloat16": ("gqa_attn", "hopper", "bfloat16", 72, 2, "1 130 40 2 1"),
+    "gqa_tensor": ("gqa_attn", "tensor", "float32", 36, 2, "1 70 90 2 1"),
+    "gqa_portable": ("gqa_attn", "portable", "float32", 33, 2, "2 40 40 4 2"),
+    "gqa_short": ("gqa_attn", "portable", "float32", 32, 4, "1 75 75 8 2"),
+    "fp8_hopper": ("fp8_attn", "hopper", "int8", 37, 1, "1 70 2"),
+    "fp8_hopper_float8": ("fp8_attn", "hopper", "float8_e4m3fn", 160, 1, "1 70 1"),
+    "fp8_tensor_long": ("fp8_attn", "tensor", "int8", 72, 1, "1 259 1"),
+}
+PAST_THE_END = {"seqlen_k - tile * BLOCK_N;": "seqlen_k + 8 - tile * BLOCK_N;"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*IN_BOUNDS, "past_the_end"])
+def test_accesses_are_in_bounds_and_aligned(tmp_path: Path, name: str) -> None:
+    """With the compiler's sanitizers in the kernel, and in torch's allocations around the tensors."""
+    library = address_sanitizer()
+    if not library:
+        pytest.skip("the C++ compiler has no AddressSanitizer")
+    package, variant, dtype, head_dim, group_size, shape = IN_BOUNDS.get(name, IN_BOUNDS["gqa_hopper"])
+    arguments = [
+        CPP_TYPES[dtype],
+        str(head_dim),
+        str(group_size),
+        *(["false"] if variant == "hopper" else []),
+    ]
+    changes = PAST_THE_END if name == "past_the_end" else None
+    source = f"cuda/{package}/{variant}.cu"
+    built = build(package, source, arguments, tmp_path, changes, checked=True)
+    tests = Path(__file__).resolve().parent
+    command = [sys.executable, "-W", "ignore", "-c", CHECKED, str(tests), str(built)]
+    command += [package, f"{shape} {head_dim}", dtype]
+    # Stacks of coroutines are not what the sanitizer expects of a stack.
+    options = "detect_leaks=0:detect_stack_use_after_return=0:use_sigaltstack=0"
+    environment = {**os.environ, "LD_PRELOAD": library, "ASAN_OPTIONS": options}
+    done = subprocess.run(
+        command, cwd=tests.parent, capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert (done.returncode == 0) == (name != "past_the_end"), done.stderr[-3000:]
+    if name == "past_the_end":
+        assert "heap-buffer-overflow" in done.stderr
 
 
 SPOILED = {
