@@ -75,12 +75,14 @@ def build(
     changes: Mapping[str, str] | None = None,
     *,
     checked: bool = False,
+    arch: int = 900,
 ) -> Path:
     """The kernel library of ``source`` (below ``kernels/``) for the CPU, built in ``folder`` once.
 
     ``changes`` replaces lines of the sources, each found exactly once: what a test spoils on purpose.
     A ``checked`` one ends the process at accesses outside of global memory, misaligned ones and undefined
     arithmetic; it loads only where :func:`address_sanitizer` came first (``LD_PRELOAD``).
+    ``arch`` is compiled for, as in ``__CUDA_ARCH_LIST__``: a block's shared memory can depend on it.
     """
     tree = folder / "source"
     left = dict(changes or {})
@@ -98,11 +100,12 @@ def build(
         assert not left, f"no source has {list(left)}"
     entry = ENTRY.format(source=source, package=package, arguments=", ".join(arguments))
     how = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if checked else ["-O2"]
+    how.append(f"-D__CUDA_ARCH_LIST__={arch}")
     name = f"emulated_{hashlib.sha256(' '.join((entry, *how)).encode()).hexdigest()[:12]}"
     library = folder / f"{name}.so"
     if not library.exists():
         (folder / f"{name}.cpp").write_text(entry, encoding="utf-8")
-        command = ["c++", "-std=c++17", *how, "-fPIC", "-shared", "-w", "-D__CUDA_ARCH_LIST__=900"]
+        command = ["c++", "-std=c++17", *how, "-fPIC", "-shared", "-w"]
         command += ["-include", str(EMULATOR / "cuda_on_cpu.h"), f"-I{EMULATOR}", f"-I{tree}"]
         command += [str(folder / f"{name}.cpp"), "-o", str(library)]
         subprocess.run(command, check=True)

@@ -18,6 +18,7 @@ from fp8_attn.variants import CPP_TYPES
 from gqa_attn import PROBLEM as GQA_ATTN
 from gqa_attn.inputs import BY_DTYPE
 from kernels.evaluate.correctness import compare_with_oracle
+from kernels.layouts import apply_layout
 from kernels.problem import Problem, Tolerance
 
 pytestmark = pytest.mark.skipif(
@@ -39,11 +40,12 @@ def library(
     head_dim: int,
     group_size: int = 1,
     fast: bool = False,
+    arch: int = 900,
 ) -> Path:
     arguments = [CPP_TYPES[dtype], str(head_dim), str(group_size)]
     if variant == "hopper":
         arguments.append(str(fast).lower())
-    return build(package, f"cuda/{package}/{variant}.cu", arguments, folder)
+    return build(package, f"cuda/{package}/{variant}.cu", arguments, folder, arch=arch)
 
 
 def assert_right(
@@ -138,6 +140,34 @@ def test_fp8_attn(folder: Path, name: str) -> None:
     assert (len(workspace) > 0) == (variant == "hopper")
     if variant == "hopper":
         assert finished(workspace, 4, seqlen).all()
+
+
+@pytest.mark.parametrize(("head_dim", "seqlen"), [(128, 60), (128, 270), (256, 40), (256, 260)])
+def test_tensor_with_less_shared_memory(folder: Path, head_dim: int, seqlen: int) -> None:
+    """Where a block has 99 KiB it is cut up in another way: fewer warps for the same rows, or fewer rows."""
+    built = library(folder, "gqa_attn", "tensor", "float32", head_dim, arch=860)
+    inputs = GQA_ATTN.make_inputs(1, seqlen, seqlen, 1, 1, head_dim)
+    out, _ = run(built, *inputs)
+    assert_right(GQA_ATTN, out, inputs, BY_DTYPE["float32"])
+
+
+@pytest.mark.parametrize("seqlen", [1, 60, 260])
+@pytest.mark.parametrize("variant", ["portable", "tensor", "hopper"])
+def test_no_keys(folder: Path, variant: str, seqlen: int) -> None:
+    """The output is zero, and nothing is left under way."""
+    built = library(folder, "gqa_attn", variant, "float32", 64)
+    out, _ = run(built, *GQA_ATTN.make_inputs(1, seqlen, 0, 2, 2, 64))
+    assert (out == 0).all()
+
+
+@pytest.mark.parametrize("layout", ["expanded", "offset"])
+@pytest.mark.parametrize("head_dim", [4, 252])
+def test_tensor_head_dims_that_are_padded(folder: Path, head_dim: int, layout: str) -> None:
+    """``expanded`` is the tensor kernel's, ``offset`` goes on to another."""
+    built = library(folder, "gqa_attn", "tensor", "float16", head_dim, 3)
+    inputs = [*apply_layout(layout, *GQA_ATTN.make_inputs(2, 33, 33, 3, 1, head_dim, dtype="float16"))]
+    out, _ = run(built, *inputs)
+    assert_right(GQA_ATTN, out, inputs, BY_DTYPE["float16"])
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])

@@ -5,7 +5,8 @@
 // drawn from a seeded generator. What a GPU does beside its threads (bulk copies, cp.async, wgmma) waits in
 // queues and happens at a drawn moment, at the latest when a thread waits for it, so that a missing wait or
 // a buffer given back too early shows as a wrong result. Shared memory starts as NaN, and is watched for
-// writes past its end. A block in which every thread waits for another ends the program with a message.
+// writes past its end. A block in which every thread waits for another, or that ends before its copies, ends the
+// program with a message.
 //
 // The headers in cuda/ptx/ beside this file stand in for those of the kernels; tests/emulation.py
 // rewrites what remains (launches, declarations of dynamic shared memory).
@@ -249,6 +250,10 @@ inline void run_block(dim3 grid, dim3 index, unsigned threads, size_t smem_bytes
       fail("every thread waits for another");
     }
   }
+  for (const Thread& thread : here.threads)
+    if (!thread.copies.work.empty()) fail("a block ends before its copies");
+  for (const Queue& queue : here.bulk_copies)
+    if (!queue.work.empty()) fail("a block ends before its copies");
   while (happen_at_last()) {
   }
   for (size_t i = smem_bytes; i < sizeof(dynamic_smem); ++i)

@@ -28,8 +28,8 @@
 // Numerics
 //   As in short.cuh: products of one magnitude share an accumulator, which starts from zero for each 8 columns of a
 //   step and is then added in fp32. Weights have three parts, two where the output has 16 bits. Scales multiply S
-//   and the output. Values that are not finite are replaced by zero; rows that see one, like all rows that come out
-//   not finite, are computed again the plain way over their visible keys.
+//   and the output. Rows that come out not finite are computed again the plain way over their visible keys: an
+//   infinity or a NaN in V also spoils rows of its step that do not see it, as zero times it is NaN.
 //   Fixed order throughout: bitwise the same on repeat and inside any batch.
 //
 // Work
@@ -229,8 +229,10 @@ __global__ void __launch_bounds__(TensorTile<T, HEAD_DIM, LONG>::THREADS, 1)
     }
   }
   ptx::wait_for_previous_kernel();
-  copy_rows(q_smem, TILE::ROW_STRIDE, TILE::ROWS, rows_here, q_row);
-  if (steps > 0) copy_step(0);
+  if (steps > 0) {  // else nothing waits for the copies
+    copy_rows(q_smem, TILE::ROW_STRIDE, TILE::ROWS, rows_here, q_row);
+    copy_step(0);
+  }
   float q_scale = 1, k_scale = 1, v_scale = 1;
   if constexpr (SCALED) {
     q_scale = arguments.q_scale[kv_head * arguments.q_scale_stride];
