@@ -12,6 +12,7 @@ import hashlib
 import math
 import re
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -85,19 +86,8 @@ def build(
     ``arch`` is compiled for, as in ``__CUDA_ARCH_LIST__``: a block's shared memory can depend on it.
     """
     tree = folder / "source"
-    left = dict(changes or {})
-    if not tree.is_dir():
-        for path in (*KERNELS.glob("cuda/**/*.cu*"), *KERNELS.glob("bindings/attention_params.h")):
-            text = path.read_text(encoding="utf-8")
-            for pattern, replacement in REWRITTEN:
-                text = pattern.sub(replacement, text)
-            for line in [line for line in left if line in text]:
-                assert text.count(line) == 1, f"{line!r} is there {text.count(line)} times"
-                text = text.replace(line, left.pop(line))
-            target = tree / path.relative_to(KERNELS)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-        assert not left, f"no source has {list(left)}"
+    with _guard:
+        _copy_sources(tree, changes or {})
     entry = ENTRY.format(source=source, package=package, arguments=", ".join(arguments))
     how = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if checked else ["-O2"]
     how.append(f"-D__CUDA_ARCH_LIST__={arch}")
@@ -110,6 +100,27 @@ def build(
         command += [str(folder / f"{name}.cpp"), "-o", str(library)]
         subprocess.run(command, check=True)
     return library
+
+
+_guard = threading.Lock()
+
+
+def _copy_sources(tree: Path, changes: Mapping[str, str]) -> None:
+    """The kernels' sources in ``tree``, as C++ compilers read them; once."""
+    if tree.is_dir():
+        return
+    left = dict(changes)
+    for path in (*KERNELS.glob("cuda/**/*.cu*"), *KERNELS.glob("bindings/attention_params.h")):
+        text = path.read_text(encoding="utf-8")
+        for pattern, replacement in REWRITTEN:
+            text = pattern.sub(replacement, text)
+        for line in [line for line in left if line in text]:
+            assert text.count(line) == 1, f"{line!r} is there {text.count(line)} times"
+            text = text.replace(line, left.pop(line))
+        target = tree / path.relative_to(KERNELS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    assert not left, f"no source has {list(left)}"
 
 
 def address_sanitizer() -> str:

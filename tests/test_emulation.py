@@ -6,6 +6,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,26 +29,58 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A library to build. ``spoiled`` names one of ``SPOILED``."""
+
+    package: str
+    variant: str
+    dtype: str
+    head_dim: int
+    group_size: int = 1
+    fast: bool = False
+    arch: int = 900
+    spoiled: str = ""
+    checked: bool = False
+
+    def build(self, folder: Path) -> Path:
+        arguments = [CPP_TYPES[self.dtype], str(self.head_dim), str(self.group_size)]
+        if self.variant == "hopper":
+            arguments.append(str(self.fast).lower())
+        source = f"cuda/{self.package}/{self.variant}.cu"
+        folder = folder / (self.spoiled or "whole")
+        folder.mkdir(exist_ok=True)
+        changes = SPOILED.get(self.spoiled)
+        return build(self.package, source, arguments, folder, changes, arch=self.arch, checked=self.checked)
+
+
+class Builds:
+    """Libraries, each built once, as many at a time as there are cores."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self._found: dict[Wanted, Future[Path]] = {}
+
+    def start(self, wanted: Wanted) -> Future[Path]:
+        if wanted not in self._found:
+            self._found[wanted] = self._pool.submit(wanted.build, self._folder)
+        return self._found[wanted]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the libraries of this module are built, each once."""
-    return tmp_path_factory.mktemp("emulated")
-
-
-def library(
-    folder: Path,
-    package: str,
-    variant: str,
-    dtype: str,
-    head_dim: int,
-    group_size: int = 1,
-    fast: bool = False,
-    arch: int = 900,
-) -> Path:
-    arguments = [CPP_TYPES[dtype], str(head_dim), str(group_size)]
-    if variant == "hopper":
-        arguments.append(str(fast).lower())
-    return build(package, f"cuda/{package}/{variant}.cu", arguments, folder, arch=arch)
+def builds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builds]:
+    """Builds what the selected tests name, ahead of them."""
+    found = Builds(tmp_path_factory.mktemp("emulated"))
+    for item in request.session.items:
+        ahead = AHEAD.get(getattr(item, "originalname", ""))
+        if ahead is not None and item.module is request.module:
+            found.start(ahead(item.callspec.params["name"]))
+    yield found
+    found.close()
 
 
 def assert_right(
@@ -88,10 +123,15 @@ GQA = {
 }
 
 
+def gqa_library(name: str) -> Wanted:
+    variant, dtype, head_dim, heads, *_ = GQA[name]
+    return Wanted("gqa_attn", variant, dtype, head_dim, heads[0] // heads[1])
+
+
 @pytest.mark.parametrize("name", GQA)
-def test_gqa_attn(folder: Path, name: str) -> None:
+def test_gqa_attn(builds: Builds, name: str) -> None:
     variant, dtype, head_dim, heads, seqlen_q, seqlen_k = GQA[name]
-    built = library(folder, "gqa_attn", variant, dtype, head_dim, heads[0] // heads[1])
+    built = builds.start(gqa_library(name)).result()
     inputs = GQA_ATTN.make_inputs(2, seqlen_q, seqlen_k, *heads, head_dim, dtype=dtype)
     out, workspace = run(built, *inputs)
     assert_right(GQA_ATTN, out, inputs, BY_DTYPE[dtype])
@@ -130,10 +170,15 @@ FP8 = {
 }
 
 
+def fp8_library(name: str) -> Wanted:
+    variant, dtype, head_dim, *_ = FP8[name]
+    return Wanted("fp8_attn", variant, dtype, head_dim)
+
+
 @pytest.mark.parametrize("name", FP8)
-def test_fp8_attn(folder: Path, name: str) -> None:
+def test_fp8_attn(builds: Builds, name: str) -> None:
     variant, dtype, head_dim, seqlen, options = FP8[name]
-    built = library(folder, "fp8_attn", variant, dtype, head_dim)
+    built = builds.start(fp8_library(name)).result()
     inputs = FP8_ATTN.make_inputs(2, seqlen, 2, head_dim, dtype=dtype, **options)
     out, workspace = run(built, *inputs)
     assert_right(FP8_ATTN, out, inputs, Tolerance())
@@ -143,9 +188,9 @@ def test_fp8_attn(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("head_dim", "seqlen"), [(128, 60), (128, 270), (256, 40), (256, 260)])
-def test_tensor_with_less_shared_memory(folder: Path, head_dim: int, seqlen: int) -> None:
+def test_tensor_with_less_shared_memory(builds: Builds, head_dim: int, seqlen: int) -> None:
     """Where a block has 99 KiB it is cut up in another way: fewer warps for the same rows, or fewer rows."""
-    built = library(folder, "gqa_attn", "tensor", "float32", head_dim, arch=860)
+    built = builds.start(Wanted("gqa_attn", "tensor", "float32", head_dim, arch=860)).result()
     inputs = GQA_ATTN.make_inputs(1, seqlen, seqlen, 1, 1, head_dim)
     out, _ = run(built, *inputs)
     assert_right(GQA_ATTN, out, inputs, BY_DTYPE["float32"])
@@ -153,27 +198,27 @@ def test_tensor_with_less_shared_memory(folder: Path, head_dim: int, seqlen: int
 
 @pytest.mark.parametrize("seqlen", [1, 60, 260])
 @pytest.mark.parametrize("variant", ["portable", "tensor", "hopper"])
-def test_no_keys(folder: Path, variant: str, seqlen: int) -> None:
+def test_no_keys(builds: Builds, variant: str, seqlen: int) -> None:
     """The output is zero, and nothing is left under way."""
-    built = library(folder, "gqa_attn", variant, "float32", 64)
+    built = builds.start(Wanted("gqa_attn", variant, "float32", 64)).result()
     out, _ = run(built, *GQA_ATTN.make_inputs(1, seqlen, 0, 2, 2, 64))
     assert (out == 0).all()
 
 
 @pytest.mark.parametrize("layout", ["expanded", "offset"])
 @pytest.mark.parametrize("head_dim", [4, 252])
-def test_tensor_head_dims_that_are_padded(folder: Path, head_dim: int, layout: str) -> None:
+def test_tensor_head_dims_that_are_padded(builds: Builds, head_dim: int, layout: str) -> None:
     """``expanded`` is the tensor kernel's, ``offset`` goes on to another."""
-    built = library(folder, "gqa_attn", "tensor", "float16", head_dim, 3)
+    built = builds.start(Wanted("gqa_attn", "tensor", "float16", head_dim, 3)).result()
     inputs = [*apply_layout(layout, *GQA_ATTN.make_inputs(2, 33, 33, 3, 1, head_dim, dtype="float16"))]
     out, _ = run(built, *inputs)
     assert_right(GQA_ATTN, out, inputs, BY_DTYPE["float16"])
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_fast_gqa_attn(folder: Path, head_dim: int) -> None:
+def test_fast_gqa_attn(builds: Builds, head_dim: int) -> None:
     """As near as half precision: 11 bits of each operand and weight."""
-    built = library(folder, "gqa_attn", "hopper", "float32", head_dim, 2, fast=True)
+    built = builds.start(Wanted("gqa_attn", "hopper", "float32", head_dim, 2, fast=True)).result()
     inputs = GQA_ATTN.make_inputs(1, 260, 260, 4, 2, head_dim)
     out, workspace = run(built, *inputs)
     error = (out - GQA_ATTN.oracle(*inputs)).abs().max().item()
@@ -182,9 +227,9 @@ def test_fast_gqa_attn(folder: Path, head_dim: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "bfloat16"])
-def test_fast_fp8_attn(folder: Path, dtype: str) -> None:
+def test_fast_fp8_attn(builds: Builds, dtype: str) -> None:
     """Only the weights are rounded, to 11 bits."""
-    built = library(folder, "fp8_attn", "hopper", dtype, 128, fast=True)
+    built = builds.start(Wanted("fp8_attn", "hopper", dtype, 128, fast=True)).result()
     inputs = FP8_ATTN.make_inputs(1, 260, 2, 128, dtype=dtype)
     out, workspace = run(built, *inputs)
     error = (out - FP8_ATTN.oracle(*inputs)).abs().max().item()
@@ -201,9 +246,11 @@ def test_fast_fp8_attn(folder: Path, dtype: str) -> None:
         ("float32", {"values": "huge"}),
     ],
 )
-def test_what_hopper_leaves_to_the_portable_kernel(folder: Path, dtype: str, options: dict[str, str]) -> None:
+def test_what_hopper_leaves_to_the_portable_kernel(
+    builds: Builds, dtype: str, options: dict[str, str]
+) -> None:
     """Scales and values that its arithmetic cannot hold: the same answer, some of it from another kernel."""
-    built = library(folder, "fp8_attn", "hopper", dtype, 128)
+    built = builds.start(Wanted("fp8_attn", "hopper", dtype, 128)).result()
     inputs = FP8_ATTN.make_inputs(1, 130, 3, 128, dtype=dtype, **options)
     out, workspace = run(built, *inputs)
     assert_right(FP8_ATTN, out, inputs, Tolerance())
@@ -213,9 +260,9 @@ def test_what_hopper_leaves_to_the_portable_kernel(folder: Path, dtype: str, opt
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
 @pytest.mark.parametrize(("variant", "seqlen"), [("hopper", 150), ("tensor", 150), ("tensor", 270)])
-def test_not_finite(folder: Path, variant: str, seqlen: int, which: int, bad: float) -> None:
+def test_not_finite(builds: Builds, variant: str, seqlen: int, which: int, bad: float) -> None:
     """One element that is not finite changes the rows that see it, as in the reference, and no other."""
-    built = library(folder, "fp8_attn", variant, "float8_e5m2", 64)
+    built = builds.start(Wanted("fp8_attn", variant, "float8_e5m2", 64)).result()
     inputs = FP8_ATTN.make_inputs(1, seqlen, 2, 64, dtype="float8_e5m2")
     inputs[which][0, 121, 1, 5] = bad
     out, _ = run(built, *inputs)
@@ -225,9 +272,11 @@ def test_not_finite(folder: Path, variant: str, seqlen: int, which: int, bad: fl
 
 @pytest.mark.parametrize("variant", ["hopper", "tensor"])
 @pytest.mark.parametrize(("package", "dtype"), [("gqa_attn", "float32"), ("fp8_attn", "int8")])
-def test_every_order_of_threads_gives_the_same(folder: Path, package: str, dtype: str, variant: str) -> None:
+def test_every_order_of_threads_gives_the_same(
+    builds: Builds, package: str, dtype: str, variant: str
+) -> None:
     """Bitwise: races would show, and so would a block that depends on how many there are."""
-    built = library(folder, package, variant, dtype, 128)
+    built = builds.start(Wanted(package, variant, dtype, 128)).result()
     if package == "gqa_attn":
         inputs = GQA_ATTN.make_inputs(2, 200, 200, 1, 1, 128, dtype=dtype)
     else:
@@ -263,26 +312,22 @@ IN_BOUNDS = {
     "fp8_hopper_float8": ("fp8_attn", "hopper", "float8_e4m3fn", 160, 1, "1 70 1"),
     "fp8_tensor_long": ("fp8_attn", "tensor", "int8", 72, 1, "1 259 1"),
 }
-PAST_THE_END = {"seqlen_k - tile * BLOCK_N;": "seqlen_k + 8 - tile * BLOCK_N;"}
+
+
+def checked_library(name: str) -> Wanted:
+    *words, _ = IN_BOUNDS.get(name, IN_BOUNDS["gqa_hopper"])
+    return Wanted(*words, spoiled="" if name in IN_BOUNDS else name, checked=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*IN_BOUNDS, "past_the_end"])
-def test_accesses_are_in_bounds_and_aligned(tmp_path: Path, name: str) -> None:
+def test_accesses_are_in_bounds_and_aligned(builds: Builds, name: str) -> None:
     """With the compiler's sanitizers in the kernel, and in torch's allocations around the tensors."""
     library = address_sanitizer()
     if not library:
         pytest.skip("the C++ compiler has no AddressSanitizer")
-    package, variant, dtype, head_dim, group_size, shape = IN_BOUNDS.get(name, IN_BOUNDS["gqa_hopper"])
-    arguments = [
-        CPP_TYPES[dtype],
-        str(head_dim),
-        str(group_size),
-        *(["false"] if variant == "hopper" else []),
-    ]
-    changes = PAST_THE_END if name == "past_the_end" else None
-    source = f"cuda/{package}/{variant}.cu"
-    built = build(package, source, arguments, tmp_path, changes, checked=True)
+    package, _, dtype, head_dim, _, shape = IN_BOUNDS.get(name, IN_BOUNDS["gqa_hopper"])
+    built = builds.start(checked_library(name)).result()
     tests = Path(__file__).resolve().parent
     command = [sys.executable, "-W", "ignore", "-c", CHECKED, str(tests), str(built)]
     command += [package, f"{shape} {head_dim}", dtype]
@@ -311,6 +356,7 @@ SPOILED = {
     },
     "never_given_back": {"    release(smem.empty_bar(v_place.buffer));\n": ""},
     "rows_of_k_not_swizzled": {"(chunk % 16 / 2 ^ row % 8) * 16": "(chunk % 16 / 2) * 16"},
+    "past_the_end": {"seqlen_k - tile * BLOCK_N;": "seqlen_k + 8 - tile * BLOCK_N;"},
     "one_key_too_many": {"min(row / GROUP_SIZE + 1, arguments": "min(row / GROUP_SIZE + 2, arguments"},
 }
 
@@ -327,14 +373,25 @@ sys.exit(not worst < 1e-5)
 """
 
 
-@pytest.mark.parametrize("name", ["as_it_is", *SPOILED])
-def test_the_emulator_sees_what_is_wrong(tmp_path: Path, name: str) -> None:
+def spoiled_library(name: str) -> Wanted:
+    return Wanted("fp8_attn", "hopper", "int8", 128, spoiled="" if name == "as_it_is" else name)
+
+
+@pytest.mark.parametrize("name", ["as_it_is", *(name for name in SPOILED if name != "past_the_end")])
+def test_the_emulator_sees_what_is_wrong(builds: Builds, name: str) -> None:
     """Each defect shows as a wrong result, or as a message on the way to an end."""
-    source = "cuda/fp8_attn/hopper.cu"
-    built = build("fp8_attn", source, ("int8_t", "128", "1", "false"), tmp_path, SPOILED.get(name))
+    built = builds.start(spoiled_library(name)).result()
     tests = Path(__file__).resolve().parent
     command = [sys.executable, "-W", "ignore", "-c", JUDGE, str(tests), str(built)]
     done = subprocess.run(command, cwd=tests.parent, capture_output=True, text=True, timeout=120)
     assert (done.returncode == 0) == (name == "as_it_is"), done.stderr
     if name == "never_given_back":
         assert "every thread waits for another" in done.stderr
+
+
+AHEAD = {
+    "test_gqa_attn": gqa_library,
+    "test_fp8_attn": fp8_library,
+    "test_accesses_are_in_bounds_and_aligned": checked_library,
+    "test_the_emulator_sees_what_is_wrong": spoiled_library,
+}

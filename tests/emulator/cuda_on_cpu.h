@@ -85,7 +85,7 @@ struct NamedBarrier {
 };
 
 struct Warp {
-  uint64_t slots[2][32] = {};
+  unsigned char slots[2][32][32] = {};
   int arrived = 0;
   int generation = 0;
 };
@@ -179,17 +179,17 @@ inline int named_barrier(int id, int threads, bool waits, bool holds = false) {
 // Every lane of the warp gives `mine`; each then calls read(lane) on all.
 template <typename T>
 const T* exchange(T mine, T (&all)[32]) {
-  static_assert(sizeof(T) <= 8, "a register or two");
+  static_assert(sizeof(T) <= 32, "some registers");
   Warp& warp = *block->current->warp;
   const int generation = warp.generation;
-  std::memcpy(&warp.slots[generation % 2][block->current->lane], &mine, sizeof(T));
+  std::memcpy(warp.slots[generation % 2][block->current->lane], &mine, sizeof(T));
   if (++warp.arrived == 32) {
     warp.arrived = 0;
     ++warp.generation;
     ++block->progress;
   }
   wait_until([&] { return warp.generation != generation; });
-  for (int i = 0; i < 32; ++i) std::memcpy(&all[i], &warp.slots[generation % 2][i], sizeof(T));
+  for (int i = 0; i < 32; ++i) std::memcpy(&all[i], warp.slots[generation % 2][i], sizeof(T));
   return all;
 }
 

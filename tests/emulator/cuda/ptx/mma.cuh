@@ -10,16 +10,19 @@ inline float of_pair(uint32_t pair, int odd) { return __uint_as_float((odd ? pai
 // a[3] and b[1] the same 8 further.
 template <int K>
 void multiply(float (&d)[4], const uint32_t* a, const uint32_t* b) {
-  uint32_t all_a[4][32], all_b[2][32];
-  for (int i = 0; i < K / 4; ++i) emulator::exchange(a[i], all_a[i]);
-  for (int i = 0; i < K / 8; ++i) emulator::exchange(b[i], all_b[i]);
-  const int g = static_cast<int>(emulator::block->current->lane) / 4, t = static_cast<int>(emulator::block->current->lane) % 4;
+  struct Registers {
+    uint32_t a[4], b[2];
+  } mine = {}, all[32];
+  std::copy(a, a + K / 4, mine.a);
+  std::copy(b, b + K / 8, mine.b);
+  emulator::exchange(mine, all);
+  const int lane = static_cast<int>(emulator::block->current->lane), g = lane / 4, t = lane % 4;
   for (int i = 0; i < 4; ++i) {
     const int column = 2 * t + i % 2;
     double sum = d[i];
     for (int k = 0; k < K; ++k)
-      sum += static_cast<double>(of_pair(all_a[k / 8 * 2 + i / 2][g * 4 + k % 8 / 2], k % 2)) *
-             of_pair(all_b[k / 8][column * 4 + k % 8 / 2], k % 2);
+      sum += static_cast<double>(of_pair(all[g * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2], k % 2)) *
+             of_pair(all[column * 4 + k % 8 / 2].b[k / 8], k % 2);
     d[i] = static_cast<float>(sum);
   }
 }
