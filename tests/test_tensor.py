@@ -52,6 +52,11 @@ LONG = [
 ]
 
 
+needs_sm_80 = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0), reason="needs an sm_80 GPU"
+)
+
+
 @pytest.fixture
 def by_name() -> Iterator[list[tuple[Operator, Request]]]:
     """What the test asked for by name; taken back afterwards."""
@@ -87,6 +92,7 @@ def test_it_is_never_chosen_by_itself() -> None:
                 choose_variant(problem, other, "tensor")
 
 
+@needs_sm_80
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_parity(name: str, case: Case, by_name) -> None:
@@ -94,6 +100,7 @@ def test_parity(name: str, case: Case, by_name) -> None:
     assert_parity(PROBLEMS[name], case, "cuda")
 
 
+@needs_sm_80
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize(("name", "shape", "dtype"), LONG)
@@ -103,6 +110,7 @@ def test_long(name: str, shape: tuple[int, ...], dtype: str, head_dim: int, by_n
     assert_parity(PROBLEMS[name], case, "cuda")
 
 
+@needs_sm_80
 @pytest.mark.gpu
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
@@ -118,6 +126,7 @@ def test_not_finite(seqlen: int, which: int, bad: float, by_name) -> None:
     assert torch.isfinite(got[0]).all() and torch.isfinite(got[1, :171]).all()
 
 
+@needs_sm_80
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*rofiler")
 @pytest.mark.parametrize("seqlen", [200, 400])
