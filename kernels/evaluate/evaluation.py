@@ -149,7 +149,8 @@ class TimingRow:
     ``samples_us`` are all of them, in the order taken, microseconds a call; none is removed.
     ``low_us`` and ``high_us`` bound the median with ``confidence`` (0.95).
     ``outliers`` counts samples further than 3 scaled MADs from the median.
-    ``outside_us`` is the time a call as seen by the judge's own clock around the same samples.
+    ``outside_us`` is the time a call as seen by the judge's own clock around the same samples; None
+    where new content is written within the request.
     """
 
     name: str

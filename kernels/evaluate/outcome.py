@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kernels.evaluate.evaluation import Finding
@@ -26,6 +27,7 @@ _COMPILE_WORDS = (
     "ninja: build stopped",
     "nvrtc: error",
 )
+_COMPILER_ERROR = re.compile(r"\berror( \w+)?: ")
 _TOOL_TYPES = {"ToolchainError"}
 # What a worker's own code may say of a candidate; an exception of the candidate could claim anything.
 _CLAIMS = (Status.INVALID_CANDIDATE, Status.WRONG_OUTPUT)
@@ -55,11 +57,13 @@ def status_of(failure: WorkerFailed) -> Status:
 def failure_finding(stage: str, failure: WorkerFailed) -> Finding:
     """The finding that a candidate ended its own evaluation during ``stage``."""
     status = status_of(failure)
+    error = _compiler_error(failure) if status is Status.COMPILE_ERROR else ""
+    said = f"a compiler refused its source: {error}" if error else f"the candidate {_words(failure)}"
     return Finding(
         FAILURE,
         "violation",
         stage,
-        f"during {stage} the candidate {_words(failure)}",
+        f"during {stage} {said}",
         evidence={"status": status.value, "kind": failure.kind, **_trace(failure)},
     )
 
@@ -80,6 +84,12 @@ def reference_finding(failure: WorkerFailed, device: str) -> Finding:
 
 def _words(failure: WorkerFailed) -> str:
     return f"raised {failure.detail}" if failure.kind == "error" else failure.detail
+
+
+def _compiler_error(failure: WorkerFailed) -> str:
+    """The compiler's first error, which comes after its whole command line; empty where none is found."""
+    lines = str(failure.reply.get("text", "")).splitlines()
+    return next((line.strip()[:500] for line in lines if _COMPILER_ERROR.search(line)), "")
 
 
 def _trace(failure: WorkerFailed) -> dict[str, Any]:

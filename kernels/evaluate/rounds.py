@@ -81,6 +81,7 @@ class Rounds:
         self._calls: dict[str, int] = {}
         self._round_trip = 0.0
         self._known: list[Any] = []
+        self._call_seed = 0
 
     def run(self) -> TimingSection:
         """All rounds. Raises ``CandidateFailed`` and ``ReferenceFailed``."""
@@ -88,6 +89,7 @@ class Rounds:
         self._contents(_sets_for(self._set_bytes()))
         self._plan(routes)
         self._check_idle()
+        self._check_held()
         self._plan_clock()
         sets = max(self._calls[name] for name in (self.fresh, *routes) if name in self._calls)
         self._run_rounds(routes, sets)
@@ -141,6 +143,8 @@ class Rounds:
         self._known = []
         trials.discard_inputs()
         seeds = [trials.fresh_seed() for _ in range(count)]
+        # The one for each call of a sample follows from it.
+        self._call_seed = trials.fresh_seed()
         reply = trials.ask_reference(
             "contents", folder=str(trials.reference.folder), name=f"t{trials.fresh_seed()}", seeds=seeds
         )
@@ -188,6 +192,16 @@ class Rounds:
             evidence = {"cpu_s": used, "waited_s": _IDLE_SECONDS}
             self.findings.append(Finding("background", "violation", "background", message, evidence=evidence))
 
+    def _check_held(self) -> None:
+        """Rule "alias" over many calls: no output is in the memory of one that is still held."""
+        if self.default.facts["returns_inputs"]:
+            return
+        shared = self.trials.ask_candidate("time", "hold").get("shared")
+        if shared is not None:
+            which = str(shared)[:20]
+            message = f"call {which} of a row returned memory of an earlier output that was still held"
+            self.findings.append(Finding("alias", "violation", "alias", message))
+
     def _plan_clock(self) -> None:
         """Passes over one sample's content that take so long that a round trip does not matter."""
         sets = self._calls[self.fresh]
@@ -212,6 +226,9 @@ class Rounds:
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
             self._contents(sets)
+            if self.default.facts["mutates"]:
+                # Before the baselines are timed on it: they change it.
+                self._expected(self._calls[self.fresh])
             if number % 2 == 0:
                 self._candidate_round(number)
             first = number % max(1, len(routes))
@@ -230,37 +247,48 @@ class Rounds:
                 break
 
     def _candidate_round(self, number: int) -> None:
-        self._load()
         self._take(self.fresh)
-        self._check_outputs(number, self._calls[self.fresh])
+        self._check_outputs(number, self._calls[self.fresh], seeded=True)
         if number < _REPEATED_ROUNDS:
-            self._load()
             self._take(REPEATED)
         if number < _CLOCK_BATCHES:
             self._take(CLOCK)
-        if number == 0:
-            # Calls in a row, which a single call a sample has none of.
-            self._check_outputs(number, self._calls[self.fresh], ", the last of a long batch")
+            # After many passes over the same tensors an in-place model's are no longer what was expected.
+            if not self.default.facts["mutates"]:
+                self._check_outputs(number, self._calls[self.fresh], ", the last of a long batch")
 
     def _take(self, name: str) -> None:
         calls, passes = self._calls[name], 1
         if name == CLOCK:
             passes = calls // self._calls[self.fresh]
-        inside, outside = self._time(name, calls // passes, passes)
+        contents = self._written[:calls] if name in (self.fresh, REPEATED) else []
+        inside, outside = self._time(name, calls // passes, passes, contents)
         self._samples[name].append(inside / calls * 1e6)
-        self._outside[name].append((outside - self._round_trip) / calls * 1e6)
+        if not contents:
+            self._outside[name].append((outside - self._round_trip) / calls * 1e6)
 
-    def _time(self, name: str, sets: int, passes: int) -> tuple[float, float]:
-        """Seconds of one sample by the worker's clock and by the judge's."""
+    def _time(
+        self, name: str, sets: int, passes: int, contents: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[float, float]:
+        """Seconds of one sample by the worker's clock and by the judge's.
+
+        ``contents`` are written within the request, just before its calls, and the judge's clock sees
+        that too: work on content that came earlier would be in nobody's time.
+        """
         trials = self.trials
+        # The clock check goes without: its long batches are not compared where outputs are random.
+        seed = self._call_seed if trials.random and name != CLOCK else None
+        words: dict[str, Any] = {"sets": sets, "passes": passes, "seed": seed}
         if name in (self.fresh, REPEATED, CLOCK):
             trials.ask_candidate("time", "ping")
-            reply = trials.ask_candidate("time", "time", sets=sets, passes=passes)
+            if contents:
+                words = {**words, "folder": str(trials.candidate.folder), "contents": contents}
+            reply = trials.ask_candidate("time", "time", **words)
             outside = trials.candidate.outside_s
         else:
             ask, worker = self.asked(name)
             ask("ping")
-            reply = ask("time", route=name, sets=sets, passes=passes)
+            reply = ask("time", route=name, **words)
             outside = worker.outside_s
         inside = reply.get("ns")
         if isinstance(inside, bool) or not isinstance(inside, int) or inside <= 0:
@@ -269,8 +297,11 @@ class Rounds:
 
     # -- the outputs of timed calls -------------------------------------------------------------------
 
-    def _check_outputs(self, number: int, count: int, what: str = "") -> None:
-        """Fetch the outputs of the last timed calls and compare each with what its own content gives."""
+    def _check_outputs(self, number: int, count: int, what: str = "", *, seeded: bool = False) -> None:
+        """Fetch the outputs of the last timed calls and compare each with what its own content gives.
+
+        Random ones can be compared only where each call was ``seeded``.
+        """
         trials = self.trials
         reply = trials.ask_candidate(
             "time", "collect", folder=str(trials.candidate.folder), name=f"o{trials.fresh_seed()}"
@@ -285,7 +316,7 @@ class Rounds:
             outputs = None if layer else trials.take(reply["outputs"])
             if not layer:
                 layer, reason = self._mutated(trials.take(reply["inputs"]), count)
-            if not layer and not trials.random:
+            if not layer and (seeded or not trials.random):
                 reason, errors = self._compare(outputs, count)
                 layer = "output" if reason else ""
         except (Malformed, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -319,8 +350,8 @@ class Rounds:
     def _compare(self, outputs: Any, count: int) -> tuple[str, tuple[OutputError, ...]]:
         """The worst output of the round, and why it is wrong if it is."""
         trials = self.trials
-        in_float64 = bool(trials.allowed) and trials.allowed.keys() == trials.dtypes.keys()
-        expected = self._expected(count, in_float64)
+        in_float64 = self._in_float64
+        expected = self._expected(count)
         if not isinstance(outputs, list) or len(outputs) != count:
             raise Malformed(f"outputs of {count} calls are missing")
         worst: dict[str, OutputError] = {}
@@ -337,7 +368,12 @@ class Rounds:
                     return f"call {number + 1}: {reason}", (error,)
         return "", tuple(worst.values())
 
-    def _expected(self, count: int, in_float64: bool) -> list[Any]:
+    @property
+    def _in_float64(self) -> bool:
+        allowed, dtypes = self.trials.allowed, self.trials.dtypes
+        return bool(allowed) and allowed.keys() == dtypes.keys()
+
+    def _expected(self, count: int) -> list[Any]:
         """What the reference gives on the first ``count`` sets of this round; asked for once a round."""
         trials = self.trials
         if len(self._known) < count:
@@ -345,9 +381,9 @@ class Rounds:
                 "expect_contents",
                 folder=str(trials.reference.folder),
                 name=f"x{trials.fresh_seed()}",
-                first=0,
                 count=count,
-                in_float64=in_float64,
+                in_float64=self._in_float64,
+                seed=self._call_seed if trials.random else None,
             )
             self._known = trials.take_reference(reply["outputs"])
         return self._known[:count]
@@ -381,6 +417,11 @@ class Rounds:
         pairs = zip(self._outside[CLOCK], self._samples[CLOCK], strict=True)
         return min(self._samples[CLOCK]) + min(outside - inside for outside, inside in pairs)
 
+    def _outside_us(self, name: str) -> float | None:
+        if name == CLOCK:
+            return self._least_outside()
+        return median(self._outside[name]) if self._outside[name] else None
+
     def _row(self, name: str) -> TimingRow:
         return summarise(
             name,
@@ -388,7 +429,7 @@ class Rounds:
             "warm",
             self._samples[name],
             self._calls[name],
-            outside_us=self._least_outside() if name == CLOCK else median(self._outside[name]),
+            outside_us=self._outside_us(name),
             note=round_trip_note(self._trip_us) if name == CLOCK else "",
         )
 

@@ -24,13 +24,17 @@ from kernels.evaluate.options import Options
 from kernels.evaluate.outputs import changed_bytes, equal, leaves_of, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.subject import Target
-from kernels.evaluate.workers.exchange import Malformed, read_value, tensors_of
+from kernels.evaluate.workers.exchange import Malformed, read_value, rebuilt, tensors_of
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 from kernels.problem import Tolerance
 
 __all__ = ["CandidateFailed", "Drawn", "ReferenceFailed", "Trials"]
 
 _MOST_BYTES = 64 << 30
+_SEEDED = {
+    "cpu": "the generator is seeded before every timed call that is compared, which is in all times",
+    "cuda": "outputs of timed calls are compared on new content alone",
+}
 
 
 class ReferenceFailed(Exception):
@@ -150,7 +154,8 @@ class Trials:
         outputs: list[Any] = []
         for number in range(3):
             name = drawn.name if number == 0 else f"{drawn.name}, again {number}"
-            yield self.judge(replace(drawn, name=name), reload=number == 0, keep=outputs)
+            reload = number == 0 or drawn.facts["mutates"]
+            yield self.judge(replace(drawn, name=name), reload=reload, keep=outputs)
         if self.random:
             return
         snapshots = [output for output in outputs if output is not None]
@@ -233,9 +238,7 @@ class Trials:
             )
         if reply["random"] and not self.random:
             self.random = True
-            self._note(
-                "random", "the reference draws random numbers: outputs of timed calls are not compared"
-            )
+            self._note("random", f"the reference draws random numbers: {_SEEDED[self.options.device]}")
         written, storages = self.forward(reply["inputs"])
         self._construct(reply, "float32" if kind == "cast" else "")
         return Drawn(
@@ -275,13 +278,14 @@ class Trials:
             got = None if layer else self.take(reply["outputs"])
             if keep is not None:
                 keep.append(got)
+            after = [] if layer else self._inputs_after(reply["inputs"], drawn.storages)
             if not layer and not drawn.facts["mutates"]:
-                layer, reason = self._mutated(reply["inputs"], drawn.storages)
+                layer, reason = self._mutated(after, drawn.storages)
             if layer:
                 return replace(result, passed=False, layer=layer, reason=reason)
-            wrong, errors = self._compare(got, drawn, reply["facts"])
+            wrong, errors = self._compare(got, after, drawn, reply["facts"])
             if wrong and "settled" in reply:
-                later, _ = self._compare(self.take(reply["settled"]), drawn, reply["facts"])
+                later, _ = self._compare(self.take(reply["settled"]), after, drawn, reply["facts"])
                 if not later:
                     layer = "order" if self.options.device == "cuda" else "late"
                     wrong = f"the result came after the call had returned; at its return {wrong}"
@@ -291,8 +295,11 @@ class Trials:
             failure = WorkerFailed("protocol", f"answered a call with something else: {error}")
             raise CandidateFailed("call", failure) from error
 
-    def _compare(self, got: Any, drawn: Drawn, facts: Any) -> tuple[str, tuple[OutputError, ...]]:
-        expected, oracle, why = self._expected()
+    def _compare(
+        self, got: Any, after: list[torch.Tensor], drawn: Drawn, facts: Any
+    ) -> tuple[str, tuple[OutputError, ...]]:
+        """Why the outputs ``got``, or what the call left in its inputs, are wrong; and every figure."""
+        expected, oracle, changed, why = self._expected()
         if why and drawn.kind != "cast":
             self.skipped.setdefault("float64", why)
         devices = {fact["path"]: fact["device"] for fact in facts}
@@ -315,19 +322,29 @@ class Trials:
                 self.output_bytes += theirs.numel() * theirs.element_size()
                 if error.allowed_error is not None and error.reference_error is not None:
                     self.allowed[path] = (error.reference_error, error.allowed_error)
+        left = dict(tensors_of(rebuilt(drawn.written, after))) if changed else {}
+        for path, theirs in zip(drawn.facts["changes"], changed, strict=True):
+            bounds = bounds_of(theirs.dtype, drawn.tolerance)
+            errors.append(output_error(f" (input{path} after the call)", left[path], theirs, None, bounds))
+            reason = reason or judged(errors[-1])
         return reason, tuple(errors)
 
-    def _expected(self) -> tuple[Any, Any, str]:
+    def _expected(self) -> tuple[Any, Any, list[torch.Tensor], str]:
         name = f"e{self._next()}"
         reply = self.ask_reference("expect", folder=str(self.reference.folder), name=name)
         expected = self.take_reference(reply["outputs"])
         oracle = self.take_reference(reply["oracle"]) if "oracle" in reply else None
-        return expected, oracle, str(reply.get("no_oracle", ""))
+        changed = self.take_reference(reply["changed"])
+        return expected, oracle, changed, str(reply.get("no_oracle", ""))
 
-    def _mutated(self, written: Any, before: list[torch.Tensor]) -> tuple[str, str]:
+    def _inputs_after(self, written: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The bytes of the inputs as the call left them."""
         after = self.take(written)
         if not isinstance(after, list) or len(after) != len(before):
             raise Malformed("other inputs than were given")
+        return after
+
+    def _mutated(self, after: list[torch.Tensor], before: list[torch.Tensor]) -> tuple[str, str]:
         for number, (ours, theirs) in enumerate(zip(before, after, strict=True)):
             changed = changed_bytes(ours, theirs)
             if changed:

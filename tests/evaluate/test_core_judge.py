@@ -19,6 +19,7 @@ from kernels.evaluate.judge import evaluate
 from kernels.evaluate.options import Options
 from kernels.evaluate.result import as_json
 from kernels.evaluate.subject import find_target
+from kernels.evaluate.trials import Trials
 from kernels.evaluate.verify import differences
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -129,6 +130,11 @@ ENDS = [
     ("return torch.empty(1 << 50)", "OUT_OF_MEMORY", "memory"),
     ("os.closerange(3, 64); return self.right(x)", "RUNTIME_ERROR", "call"),
     ("raise RuntimeError('Error building extension x')", "COMPILE_ERROR", "building"),
+    (
+        "raise RuntimeError('Error building extension x: c++ -c a.cpp\\n a.cpp:3:5: error: no such y')",
+        "COMPILE_ERROR",
+        "refused its source: a.cpp:3:5: error: no such y",
+    ),
     ("raise type('Own', (Exception,), {'judge_status': 'PASS'})('mine')", "RUNTIME_ERROR", "Own"),
 ]
 
@@ -232,6 +238,11 @@ def test_candidates_that_do_not_get_to_a_call(whole: str, status: str, layer: st
         (("torch.relu(self.fc(x))", "torch.relu(self.nothing(x))"), "nothing"),
         (("return [torch.randn(32, 48)]", "return torch.randn(32, 48)"), "get_inputs() returned Tensor"),
         (("import torch\n", "import torch, nowhere_at_all\n"), "nowhere_at_all"),
+        (
+            ("return torch.relu(", "self.n = getattr(self, 'n', 0) + 1\n        return self.n * torch.relu("),
+            "keeps a state between calls",
+        ),
+        (("* 2", "* __import__('random').random()"), "draws from another generator"),
     ],
 )
 def test_references_that_do_not_work(changes: tuple[str, str], said: str, tmp_path: Path) -> None:
@@ -370,6 +381,29 @@ def test_work_that_is_skipped_on_repeated_content(tmp_path: Path) -> None:
     """
     found = run(tmp_path, forward, parts=("timing",))
     assert (found.status, found.layer) == ("CHEAT", "repeat"), found.reason
+
+
+@pytest.mark.slow
+def test_new_content_comes_with_the_calls_that_are_timed_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the candidate that watches the inputs has no time between their content and the clock."""
+    asked = []
+    ask = Trials.ask_candidate
+
+    def noted(self: Trials, stage: str, do: str, /, **words: Any) -> dict[str, Any]:
+        asked.append((do, len(words.get("contents", ())), words.get("sets")))
+        return ask(self, stage, do, **words)
+
+    monkeypatch.setattr(Trials, "ask_candidate", noted)
+    found = run(tmp_path, "return self.right(x)", parts=("timing",))
+    assert found.status == "PASS", found.reason
+    assert found.timing is not None
+    rows = {row.name: len(row.samples_us) for row in found.timing.rows}
+    with_content = [sets for do, count, sets in asked if do == "time" and count and count == sets]
+    assert len(with_content) == rows["candidate"] + rows["candidate, repeated content"]
+    first = next(number for number, (do, count, _) in enumerate(asked) if do == "time" and count)
+    assert "load" not in {do for do, _, _ in asked[first : first + 2 * len(with_content)]}
 
 
 @pytest.mark.slow

@@ -33,6 +33,17 @@ LEFT = {
     "its own group": "os.killpg(os.getpgid(0), 0)",
     "its child": "child = subprocess.Popen(['sleep', '60']); child.kill(); assert child.wait() == -9",
     "its own limit": "resource.prlimit(0, resource.RLIMIT_CORE)",
+    "a child in its session": (
+        "own = 'import os; print(os.getsid(0), os.getpgid(0))'\n"
+        "said = subprocess.check_output([sys.executable, '-c', own], start_new_session=True, text=True)\n"
+        "assert said.split() == [str(os.getsid(0)), str(os.getpgid(0))]"
+    ),
+    "a fork in its group": (
+        "if os.fork() == 0:\n"
+        "    os.setpgid(0, 0)\n"
+        "    os._exit(os.getpgid(0) == os.getpid())\n"
+        "assert os.wait()[1] == 0"
+    ),
 }
 
 

@@ -50,7 +50,7 @@ TRIALS = 5
 SEED = 1_390_514_227
 WITHOUT_LINT = ("timing",)
 PARTS = ("timing", "lint")
-TIMED = ("repeat", "clock")
+TIMED = ("repeat", "clock", "background")
 
 
 @dataclass(frozen=True)

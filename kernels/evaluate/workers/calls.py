@@ -12,7 +12,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,14 @@ _FILL = 0x80
 _POISON_BYTES = 256 << 20
 
 
+class Staged(NamedTuple):
+    """One value before it is in a set: what its layout is known by, the value, and the bytes under it."""
+
+    layout: Any
+    value: Any
+    storages: list[torch.Tensor]
+
+
 class InputSets:
     """Inputs by number, each with its storages on the device."""
 
@@ -38,14 +46,20 @@ class InputSets:
 
     def load(self, number: int, folder: Path, written: Mapping[str, Any]) -> None:
         """Make set ``number`` hold what was written, in the memory it has if the layout is the same."""
-        layout = (written["tree"], written["places"])
-        value, storages = map_value(folder, written)
-        if self._layouts.get(number) == layout:
-            for ours, theirs in zip(self._storages[number], storages, strict=True):
+        self.put(number, self.stage(folder, written))
+
+    def stage(self, folder: Path, written: Mapping[str, Any]) -> Staged:
+        """What was written, in memory of its own until :meth:`put` moves it into a set."""
+        return Staged((written["tree"], written["places"]), *map_value(folder, written))
+
+    def put(self, number: int, staged: Staged) -> None:
+        """Make set ``number`` hold what is staged, as :meth:`load` does."""
+        if self._layouts.get(number) == staged.layout:
+            for ours, theirs in zip(self._storages[number], staged.storages, strict=True):
                 ours.copy_(theirs)
             return
-        value, storages = place(value, storages, self._device)
-        self._values[number], self._storages[number], self._layouts[number] = value, storages, layout
+        value, storages = place(staged.value, staged.storages, self._device)
+        self._values[number], self._storages[number], self._layouts[number] = value, storages, staged.layout
 
     def __getitem__(self, number: int) -> Any:
         return self._values[number]
@@ -104,20 +118,29 @@ def synchroniser(device: str) -> Callable[[], None]:
     return _cuda_synchronize
 
 
-def make_sampler(device: str) -> Callable[[Callable[..., Any], list[Any], int], tuple[int, list[Any]]]:
-    """A function ``sample(call, sets, passes) -> (nanoseconds, outputs)``; its clock is bound now.
+def make_sampler(
+    device: str,
+) -> Callable[[Callable[..., Any], list[Any], int, int | None], tuple[int, list[Any]]]:
+    """A function ``sample(call, sets, passes, seed) -> (nanoseconds, outputs)``; its clock is bound now.
 
-    The outputs are those of the last pass, one for each set.
+    The outputs are those of the last pass, one for each set. With a ``seed`` the generators are
+    seeded with ``seed``, ``seed + 1``, ... before the calls of a pass, which is part of the time.
     """
     clock, synchronise, count = time.perf_counter_ns, synchroniser(device), range
+    # On the CPU the generator alone: looking for other devices takes longer than a small call.
+    reseed = torch.manual_seed if device == "cuda" else torch.default_generator.manual_seed
 
-    def sample(call: Callable[..., Any], sets: list[Any], passes: int) -> tuple[int, list[Any]]:
+    def sample(
+        call: Callable[..., Any], sets: list[Any], passes: int, seed: int | None
+    ) -> tuple[int, list[Any]]:
         outputs = [None] * len(sets)
         order = [*enumerate(sets)]
         synchronise()
         start = clock()
         for _ in count(passes):
             for i, inputs in order:
+                if seed is not None:
+                    reseed(seed + i)
                 outputs[i] = call(*inputs)
         synchronise()
         return clock() - start, outputs

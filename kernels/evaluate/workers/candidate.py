@@ -35,6 +35,10 @@ __all__ = ["Candidate", "handlers"]
 
 # How long a result may still change after its call returned, for the judge to notice.
 _SETTLE_SECONDS = 0.02
+# Outputs that are held at once, to see whether a later call writes into one of them.
+_HELD_BYTES = 64 << 20
+_HELD_CALLS = 1024
+_HELD_SECONDS = 0.25
 # Holds the stream back for some ten milliseconds on any GPU that is supported.
 _DELAY_CYCLES = 30_000_000
 
@@ -55,6 +59,7 @@ def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
         "load": candidate.load,
         "call": candidate.call,
         "time": candidate.time,
+        "hold": candidate.hold,
         "collect": candidate.collect,
         "gradients": candidate.gradients,
         "memory": candidate.memory,
@@ -83,6 +88,7 @@ class Candidate:
         self._sample = make_sampler(device)
         self._synchronise = synchroniser(device)
         self._sleep = time.sleep
+        self._clock = time.monotonic
         self._seed = torch.manual_seed
         self._clone = torch.Tensor.clone
         self._opened = 0
@@ -180,17 +186,47 @@ class Candidate:
         reply["inputs"] = write_value(self._sets.storages(set), Path(folder) / f"{name}.in", values_only=True)
         return reply
 
-    def time(self, sets: int, passes: int) -> dict[str, Any]:
-        """Nanoseconds of ``passes`` over the first ``sets`` sets; the outputs of the last pass are kept."""
-        values = [self._sets[number] for number in range(sets)]
+    def time(
+        self,
+        sets: int,
+        passes: int,
+        seed: int | None = None,
+        folder: str = "",
+        contents: list[Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Nanoseconds of ``passes`` over the first ``sets`` sets; the outputs of the last pass are kept.
+
+        With a ``seed`` the generators are seeded before each call, as in a trial. ``contents`` go
+        into the sets just before the clock starts: who watches their memory has no time to work.
+        """
         self._outputs = []
+        staged = [self._sets.stage(Path(folder), written) for written in contents or ()]
+        for number, one in enumerate(staged):
+            self._sets.put(number, one)
+        values = [self._sets[number] for number in range(sets)]
         with torch.no_grad(), no_collector(collect=False):
-            nanoseconds, outputs = self._sample(self._model, values, passes)
-            # The last result is taken at once: what is still being written is then missing in it.
-            last = _mapped(outputs[-1], self._clone)
-        self._outputs, self._timed = [*outputs[:-1], last], list(range(sets))
+            nanoseconds, outputs = self._sample(self._model, values, passes, seed)
+            # Results are taken at once, the latest first: what is still being written is missing in them.
+            taken = [_mapped(output, self._clone) for output in reversed(outputs)]
+        self._outputs, self._timed = taken[::-1], list(range(sets))
         self._returned = outputs
         return {"ns": nanoseconds}
+
+    def hold(self) -> dict[str, Any]:
+        """Call in a row and keep the outputs; ``shared`` is the first call that returned memory of one."""
+        held: list[Any] = []
+        known: set[int] = set()
+        size, start = 0, self._clock()
+        while size < _HELD_BYTES and len(held) < _HELD_CALLS and self._clock() - start < _HELD_SECONDS:
+            with torch.no_grad():
+                held.append(self._model(*self._sets[0]))
+            tensors = [t for _, t in tensors_of(held[-1]) if type(t) is torch.Tensor]
+            addresses = _addresses(tensors)
+            if addresses & known:
+                return {"shared": len(held)}
+            known |= addresses
+            size += sum(t.untyped_storage().nbytes() for t in tensors if t.layout is torch.strided)
+        return {}
 
     def collect(self, folder: str, name: str) -> dict[str, Any]:
         """The outputs of the last timed calls, and the bytes of their inputs now."""

@@ -36,6 +36,7 @@ __all__ = [
     "describe",
     "map_value",
     "read_value",
+    "rebuilt",
     "tensors_of",
     "write_value",
 ]
@@ -244,6 +245,11 @@ def map_value(folder: Path, written: Mapping[str, Any]) -> tuple[Any, list[torch
             os.close(file)
     storages = [whole[start : start + count].clone() for start, count in written["places"]]
     return _build(written["tree"], storages), storages
+
+
+def rebuilt(written: Mapping[str, Any], storages: list[torch.Tensor]) -> Any:
+    """The value that ``written`` describes, over other bytes. Raises :class:`Malformed`."""
+    return _build(written["tree"], storages)
 
 
 def read_value(folder: Path, written: Any, *, most_bytes: int) -> tuple[Any, list[torch.Tensor]]:

@@ -2,7 +2,9 @@
 
 A worker runs under the same user as its judge, so the system would let it send SIGKILL
 there. A seccomp filter, installed before the candidate is loaded and kept by all of its
-threads and children, answers such calls with EPERM. Linux on x86-64 and aarch64.
+threads and children, answers such calls with EPERM. Nothing leaves the worker's session and
+process group either: ``setsid`` and ``setpgid`` say that they did it and do nothing, so the
+judge stops and counts everything that a candidate starts. Linux on x86-64 and aarch64.
 
 Not covered: another process that the candidate guesses, and ``/proc/PID/mem`` of the judge
 where both run as root; both are the lint's and the user's to prevent.
@@ -26,6 +28,7 @@ _FLAG_ALL_THREADS = 1
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM is 1
+_PRETEND = 0x00050000  # the call is not made, and returns 0
 # x86-64 kernels take the calls of the x32 interface under numbers from here on.
 _OTHER_INTERFACE = 0x40000000
 
@@ -34,22 +37,30 @@ _OTHER_INTERFACE = 0x40000000
 class _Machine:
     """What the kernel calls this architecture, and its numbers of the calls that name a process.
 
-    ``calls`` gives for each the position of the argument that is the process id.
+    ``calls`` gives for each the position of the argument that is the process id. ``leaving`` are
+    setsid and setpgid.
     """
 
     arch: int
     seccomp: int
     calls: dict[int, int]
+    leaving: tuple[int, int]
 
 
 # kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, prlimit64, process_vm_readv,
 # process_vm_writev, pidfd_open; ptrace's process is its second argument.
 _MACHINES = {
     "x86_64": _Machine(
-        0xC000003E, 317, {**dict.fromkeys((62, 200, 234, 129, 297, 302, 310, 311, 434), 0), 101: 1}
+        0xC000003E,
+        317,
+        {**dict.fromkeys((62, 200, 234, 129, 297, 302, 310, 311, 434), 0), 101: 1},
+        (112, 109),
     ),
     "aarch64": _Machine(
-        0xC00000B7, 277, {**dict.fromkeys((129, 130, 131, 138, 240, 261, 270, 271, 434), 0), 117: 1}
+        0xC00000B7,
+        277,
+        {**dict.fromkeys((129, 130, 131, 138, 240, 261, 270, 271, 434), 0), 117: 1},
+        (157, 154),
     ),
 }
 # Takes a descriptor that may be an open /proc/PID, so no process id can be compared.
@@ -65,7 +76,7 @@ class _Program(ctypes.Structure):
 
 
 def guard(judge: int) -> str:
-    """Refuse this process every call that would signal, trace or read process ``judge``.
+    """Refuse this process every call that would signal, trace or read process ``judge``, and to leave it.
 
     Holds for all threads and children, for good. Returns why it could not be done, or ``""``.
     """
@@ -100,6 +111,8 @@ def _program(machine: _Machine, targets: list[int]) -> list[_Instruction]:
         step(_IF_EQUAL, 0, 1, _PIDFD_SEND_SIGNAL),
         refuse,
     ]
+    for number in machine.leaving:
+        program += [step(_IF_EQUAL, 0, 1, number), step(_RETURN, 0, 0, _PRETEND)]
     for number, position in machine.calls.items():
         block = [step(_LOAD, 0, 0, _ARGUMENTS + 8 * position)]
         for target in targets:

@@ -59,6 +59,7 @@ class Reference:
         self._draw: Draw | None = None
         self._expected: Any = None
         self._facts: dict[str, Any] = {}
+        self._changed: list[torch.Tensor] = []
         self._random = False
         self._sets = InputSets(device)
         self._sample = make_sampler(device)
@@ -147,7 +148,8 @@ class Reference:
         """The outputs of the current draw, and float64's where there is a float64 form."""
         draw = self._current()
         reply: dict[str, Any] = {
-            "outputs": write_value(self._expected, Path(folder) / f"{name}.out", values_only=True)
+            "outputs": write_value(self._expected, Path(folder) / f"{name}.out", values_only=True),
+            "changed": write_value(self._changed, Path(folder) / f"{name}.changed", values_only=True),
         }
         if draw.oracle is None or self._random:
             if self._random:
@@ -181,13 +183,18 @@ class Reference:
         return {}
 
     def expect_contents(
-        self, folder: str, name: str, first: int, count: int, in_float64: bool
+        self, folder: str, name: str, count: int, in_float64: bool, seed: int | None
     ) -> dict[str, Any]:
-        """What float64, or the reference, says to each set."""
+        """What float64, or the reference, says to the first ``count`` sets; seeded as in :meth:`time`."""
         draw = self._current()
         call: Any = draw.oracle if in_float64 else draw.model
-        with torch.no_grad():
-            outputs = [call(*copy.deepcopy(self._sets[number])) for number in range(first, first + count)]
+        outputs = []
+        for number in range(count):
+            inputs = copy.deepcopy(self._sets[number])
+            if seed is not None:
+                torch.manual_seed(seed + number)
+            with torch.no_grad():
+                outputs.append(call(*inputs))
         return {"outputs": write_value(outputs, Path(folder) / f"{name}.out", values_only=True)}
 
     def gradients(self, folder: str, name: str, seed: int) -> dict[str, Any]:
@@ -218,11 +225,11 @@ class Reference:
             self._routes[name] = route
         return {"routes": list(self._routes), "failed": failed}
 
-    def time(self, route: str, sets: int, passes: int) -> dict[str, Any]:
+    def time(self, route: str, sets: int, passes: int, seed: int | None = None) -> dict[str, Any]:
         """Nanoseconds of ``passes`` of one route over the first ``sets`` sets."""
         values = [self._sets[number] for number in range(sets)]
         with torch.no_grad(), no_collector(collect=False):
-            nanoseconds, _ = self._sample(self._routes[route], values, passes)
+            nanoseconds, _ = self._sample(self._routes[route], values, passes, seed)
         return {"ns": nanoseconds}
 
     def cuda_time(
@@ -269,27 +276,54 @@ class Reference:
         self._synchronise()
         theirs = {t.untyped_storage().data_ptr() for _, t in tensors_of(given) if t.numel()}
         outputs = tensors_of(self._expected)
+        returned = {t.untyped_storage().data_ptr() for _, t in outputs if t.numel()}
+        pairs = zip(tensors_of(given), tensors_of(draw.inputs), strict=True)
+        changed = {path: after for (path, after), (_, before) in pairs if not _same(after, before)}
+        # What is changed and not returned is a result of its own: a cache that is written, for one.
+        apart = {p: t for p, t in changed.items() if t.untyped_storage().data_ptr() not in returned}
+        self._changed = list(apart.values())
         self._facts = {
-            "mutates": any(
-                not _same(a, b)
-                for (_, a), (_, b) in zip(tensors_of(given), tensors_of(draw.inputs), strict=True)
-            ),
+            "mutates": bool(changed),
+            "changes": list(apart),
             "returns_inputs": [
                 p for p, t in outputs if t.numel() and t.untyped_storage().data_ptr() in theirs
             ],
         }
 
     def _note_randomness(self, call_seed: int) -> None:
-        """Whether another state of the generators gives another output: dropout, for one."""
-        first, facts = self._expected, self._facts
+        """Whether another state of the generators gives another output: dropout, for one.
+
+        Raises ``RuntimeError`` where the same state does: nothing can be held to such an output.
+        """
+        first, facts, changed = self._expected, self._facts, self._changed
+        self._run(call_seed)
+        if _unlike(first, self._expected):
+            raise RuntimeError(
+                "a second call on the same inputs after the same torch.manual_seed gives another output: "
+                "it keeps a state between calls, or draws from another generator"
+            )
         self._run(call_seed + 1)
         pairs = zip(tensors_of(first), tensors_of(self._expected), strict=True)
         self._random = any(not _same(a, b) for (_, a), (_, b) in pairs)
-        self._expected, self._facts = first, facts
+        self._expected, self._facts, self._changed = first, facts, changed
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _unlike(one: Any, other: Any) -> bool:
+    """Whether more differs than the order of a sum explains: 1 % of the elements by 1 % of the largest."""
+    for (_, a), (_, b) in zip(tensors_of(one), tensors_of(other), strict=True):
+        if a.shape != b.shape:
+            return True
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        a, b = a.to(wide), b.to(wide)
+        same = (a == b) | ((a != a) & (b != b))
+        close = (a - b).abs() <= 0.01 * a.abs().nan_to_num(posinf=0.0).max() if a.numel() else same
+        if int((~(same | close)).sum()) > 0.01 * a.numel():
+            return True
+    return False
 
 
 def _exchange_extremes(tensor: torch.Tensor) -> bool:
