@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from attention_params import Allocate, AttentionParams, attention_params
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,26 +47,8 @@ extern "C" int32_t emulated_launch(const AttentionParams* params, uint64_t seed,
 }}
 """
 
-ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 CANARY = 0x5A
 CANARY_BYTES = 4096
-
-
-class AttentionParams(ctypes.Structure):
-    """``kernels/bindings/attention_params.h``."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "out", "q_scale", "k_scale", "v_scale")),
-        *((f"{name}_scale_stride", ctypes.c_int64) for name in "qkv"),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("batch", "seqlen_q", "seqlen_k", "num_heads", "num_kv_heads", "head_dim")
-        ),
-        *((f"{name}_stride", ctypes.c_int64 * 4) for name in "qkv"),
-        ("softmax_scale", ctypes.c_double),
-        ("allocate", ALLOCATE),
-        ("allocator", ctypes.c_void_p),
-    ]
 
 
 def build(
@@ -153,25 +136,8 @@ def run(
         asked.append(Workspace(size))
         return asked[-1].address
 
-    params = AttentionParams(
-        q=q.data_ptr(),
-        k=k.data_ptr(),
-        v=v.data_ptr(),
-        out=out.data_ptr(),
-        batch=q.shape[0],
-        seqlen_q=q.shape[1],
-        seqlen_k=k.shape[1],
-        num_heads=q.shape[2],
-        num_kv_heads=k.shape[2],
-        head_dim=q.shape[3],
-        softmax_scale=1 / math.sqrt(q.shape[3]),
-        allocate=ALLOCATE(allocate),
-    )
-    for name, x in zip("qkv", (q, k, v), strict=True):
-        setattr(params, f"{name}_stride", (ctypes.c_int64 * 4)(*x.stride()))
-    for name, scale in zip("qkv", scales, strict=False):
-        setattr(params, f"{name}_scale", scale.data_ptr())
-        setattr(params, f"{name}_scale_stride", scale.stride(0))
+    params = attention_params(q, k, v, out, scales)
+    params.allocate = Allocate(allocate)
     launch = ctypes.CDLL(str(library)).emulated_launch
     launch.argtypes = [ctypes.POINTER(AttentionParams), ctypes.c_uint64, ctypes.c_int32]
     code = launch(ctypes.byref(params), seed, processors)

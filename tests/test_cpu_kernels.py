@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from attention_params import attention_params
 from torch import Tensor
 
 from kernels.device import cpu_arch
@@ -26,19 +27,6 @@ ParallelFor = ctypes.CFUNCTYPE(
 )
 
 
-class AttentionParams(ctypes.Structure):
-    """kernels/bindings/attention_params.h"""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "out", "q_scale", "k_scale", "v_scale")),
-        *((name, ctypes.c_int64) for name in ("q_scale_stride", "k_scale_stride", "v_scale_stride")),
-        *((name, ctypes.c_int64) for name in ("batch", "seqlen_q", "seqlen_k")),
-        *((name, ctypes.c_int64) for name in ("num_heads", "num_kv_heads", "head_dim")),
-        *((name, ctypes.c_int64 * 4) for name in ("q_stride", "k_stride", "v_stride")),
-        ("softmax_scale", ctypes.c_double),
-    )
-
-
 class HostContext(ctypes.Structure):
     """kernels/bindings/attention_params.h"""
 
@@ -53,22 +41,7 @@ def _launch(
     kernel = load(kernel_spec(GQA, request)).kernel_launch
     kernel.restype = ctypes.c_int32
     out = torch.full(q.shape, math.nan)
-    params = AttentionParams(
-        q=q.data_ptr(),
-        k=k.data_ptr(),
-        v=v.data_ptr(),
-        out=out.data_ptr(),
-        batch=q.shape[0],
-        seqlen_q=q.shape[1],
-        seqlen_k=k.shape[1],
-        num_heads=q.shape[2],
-        num_kv_heads=k.shape[2],
-        head_dim=HEAD_DIM,
-        q_stride=q.stride(),
-        k_stride=k.stride(),
-        v_stride=v.stride(),
-        softmax_scale=1 / math.sqrt(HEAD_DIM),
-    )
+    params = attention_params(q, k, v, out)
     host = HostContext(ParallelFor(parallel_for), num_threads)
     return kernel(ctypes.byref(params), ctypes.byref(host)), out
 

@@ -276,7 +276,7 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
         if (is_first) ptx::wait_for_previous_kernel();  // the tiles are there
         if (thread == 0) smem.next_job() = gridDim.x + atomicAdd(arguments.next_job, 1);
         if constexpr (SCALED) {
-          const HeadScales of_head(arguments, here.head);
+          const HeadScales of_head = arguments.scales_of_heads.of(here.head % arguments.num_kv_heads);
           is_bad = !is_usable(of_head.q, of_head.k, of_head.v);
         }
         const TileScale* scales = arguments.scales + static_cast<int64_t>(here.head) * arguments.kv_tiles;
@@ -351,7 +351,7 @@ __device__ __forceinline__ bool split_rows(const HopperArguments& arguments, con
   const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job / 2, arguments);
   float head_factor = 1.0f;
   if constexpr (SCALED) {
-    const HeadScales of_head(arguments, here.head);
+    const HeadScales of_head = arguments.scales_of_heads.of(here.head % arguments.num_kv_heads);
     head_factor = of_head.q * of_head.k;
   }
   bool is_left =
@@ -520,7 +520,7 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   int items_left = 2 * (done.num_tiles - my_tiles);
   if (items_left > 0) skip(smem, ring, 1);
   float v_scale = 1.0f;
-  if constexpr (SCALED) v_scale = HeadScales(arguments, done.head).v;
+  if constexpr (SCALED) v_scale = arguments.scales_of_heads.of(done.head % arguments.num_kv_heads).v;
   ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
   const uint32_t v_address = tile_address + ring.buffer * Smem::BUFFER_BYTES;
   if (!Consumer::LOW_IS_OPTIONAL || c.low_matters) {

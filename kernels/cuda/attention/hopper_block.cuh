@@ -2,6 +2,7 @@
 // how it moves the rows of Q. The kernel, and what all of this is for: hopper.cuh.
 #pragma once
 
+#include "cuda/attention/head_scales.cuh"
 #include "cuda/attention/hopper_split.cuh"
 #include "cuda/attention/portable.cuh"
 #include "cuda/ptx/copy_async.cuh"
@@ -56,25 +57,7 @@ struct HopperArguments {
   int* next_job;            // jobs handed out beyond the first of each block
   unsigned char* finished;  // [heads][row_tiles][half]: not zero where this kernel has written the rows
   void* out;
-  // fp8_attn, one for each head: an operand is its elements times its head's.
-  const float* q_scale;
-  const float* k_scale;
-  const float* v_scale;
-  int64_t q_scale_stride;
-  int64_t k_scale_stride;
-  int64_t v_scale_stride;
-};
-
-// The scales of a head of fp8_attn, which has one query head for each kv head.
-struct HeadScales {
-  float q, k, v;
-
-  __device__ __forceinline__ HeadScales(const HopperArguments& a, int head) {
-    const int64_t kv_head = head % a.num_kv_heads;
-    q = a.q_scale[kv_head * a.q_scale_stride];
-    k = a.k_scale[kv_head * a.k_scale_stride];
-    v = a.v_scale[kv_head * a.v_scale_stride];
-  }
+  ScaleArguments scales_of_heads;  // of fp8_attn, which has one query head for each kv head
 };
 
 // What the scales of a head do to its logits. Beyond these bounds, or where they are not numbers, the portable kernel

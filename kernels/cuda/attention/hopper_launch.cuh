@@ -101,14 +101,7 @@ struct HopperKernel {
     a.next_job = next_job;
     a.finished = finished;
     a.out = p.out;
-    if constexpr (SCALED) {
-      a.q_scale = p.q_scale;
-      a.k_scale = p.k_scale;
-      a.v_scale = p.v_scale;
-      a.q_scale_stride = p.q_scale_stride;
-      a.k_scale_stride = p.k_scale_stride;
-      a.v_scale_stride = p.v_scale_stride;
-    }
+    if (SCALED) a.scales_of_heads = ScaleArguments::from(p);
     const int64_t jobs = heads * row_tiles(p);
     const dim3 grid(static_cast<unsigned>(jobs < processors ? jobs : processors));
     error = launch_early(FUNCTION, grid, 384, Smem::BYTES, stream, a);

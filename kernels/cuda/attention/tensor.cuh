@@ -43,6 +43,7 @@
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/bfloat16_parts.cuh"
 #include "cuda/attention/early_launch.cuh"
+#include "cuda/attention/head_scales.cuh"
 #include "cuda/attention/portable.cuh"
 #include "cuda/attention/short.cuh"
 #include "cuda/ptx/copy_async.cuh"
@@ -95,12 +96,7 @@ struct TensorArguments {
   int first_batch;
   float exponent_scale;
   void* out;
-  const float* q_scale;
-  const float* k_scale;
-  const float* v_scale;
-  int64_t q_scale_stride;
-  int64_t k_scale_stride;
-  int64_t v_scale_stride;
+  ScaleArguments scales_of_heads;
 };
 
 // Four neighbours as two pairs of parts.
@@ -114,15 +110,14 @@ __device__ __forceinline__ void split_four(const T* from, uint32_t (&first)[PART
 // One row, the plain way, by the lanes of a warp: head_dim elements lane, lane + 32, ...
 template <bool SCALED, int HEAD_DIM, typename T, typename OUT>
 __device__ __noinline__ void recompute_row(OUT* out, const T* q, const T* k, const T* v, int64_t k_stride, int64_t v_stride,
-                                           int64_t visible, float q_scale, float k_scale, float v_scale,
-                                           float exponent_scale) {
+                                           int64_t visible, HeadScales scales, float exponent_scale) {
   constexpr int EACH = (HEAD_DIM + 31) / 32;
   const int lane = threadIdx.x % 32;
   float query[EACH], o[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const int dim = lane + 32 * e;
-    query[e] = dim < HEAD_DIM ? to_accumulator(q[dim]) * (SCALED ? q_scale : 1.0f) : 0.0f;
+    query[e] = dim < HEAD_DIM ? to_accumulator(q[dim]) * (SCALED ? scales.q : 1.0f) : 0.0f;
     o[e] = 0;
   }
   float max = minus_infinity(0.0f), sum = 0;
@@ -132,7 +127,7 @@ __device__ __noinline__ void recompute_row(OUT* out, const T* q, const T* k, con
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
       if (lane + 32 * e < HEAD_DIM)
-        s += query[e] * (to_accumulator(k[key * k_stride + lane + 32 * e]) * (SCALED ? k_scale : 1.0f));
+        s += query[e] * (to_accumulator(k[key * k_stride + lane + 32 * e]) * (SCALED ? scales.k : 1.0f));
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) s += __shfl_xor_sync(0xffffffffu, s, offset);
     const float before = max;
@@ -144,7 +139,7 @@ __device__ __noinline__ void recompute_row(OUT* out, const T* q, const T* k, con
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
       if (lane + 32 * e < HEAD_DIM)
-        o[e] = o[e] * rescale + p * (to_accumulator(v[key * v_stride + lane + 32 * e]) * (SCALED ? v_scale : 1.0f));
+        o[e] = o[e] * rescale + p * (to_accumulator(v[key * v_stride + lane + 32 * e]) * (SCALED ? scales.v : 1.0f));
   }
 #pragma unroll
   for (int e = 0; e < EACH; ++e)
@@ -233,13 +228,9 @@ __global__ void __launch_bounds__(TensorTile<T, HEAD_DIM, LONG>::THREADS, 1)
     copy_rows(q_smem, TILE::ROW_STRIDE, TILE::ROWS, rows_here, q_row);
     copy_step(0);
   }
-  float q_scale = 1, k_scale = 1, v_scale = 1;
-  if constexpr (SCALED) {
-    q_scale = arguments.q_scale[kv_head * arguments.q_scale_stride];
-    k_scale = arguments.k_scale[kv_head * arguments.k_scale_stride];
-    v_scale = arguments.v_scale[kv_head * arguments.v_scale_stride];
-  }
-  const float s_scale = q_scale * k_scale;
+  HeadScales scales = {1, 1, 1};
+  if constexpr (SCALED) scales = arguments.scales_of_heads.of(kv_head);
+  const float s_scale = scales.q * scales.k;
 
   float row_max[2] = {minus_infinity(0.0f), minus_infinity(0.0f)}, row_sum[2] = {0, 0};
   float o[O_TILES][4] = {};
@@ -355,10 +346,10 @@ __global__ void __launch_bounds__(TensorTile<T, HEAD_DIM, LONG>::THREADS, 1)
   };
   const auto recompute = [&](int row) {
     recompute_row<SCALED, HEAD_DIM>(out_row(row), q_row(row), k_gmem, v_gmem, arguments.k_stride[1], arguments.v_stride[1],
-                                    seen_by(row), q_scale, k_scale, v_scale, arguments.exponent_scale);
+                                    seen_by(row), scales, arguments.exponent_scale);
   };
   // No keys at all: the empty sum is zero, not 0 / 0.
-  const auto factor = [&](float sum) { return num_keys == 0 ? 0.0f : reciprocal(sum) * v_scale; };
+  const auto factor = [&](float sum) { return num_keys == 0 ? 0.0f : reciprocal(sum) * scales.v; };
   if constexpr (KEY_WARPS == 1) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -485,12 +476,7 @@ struct TensorKernel {
     a.num_kv_heads = p.num_kv_heads;
     a.exponent_scale = exponent_scale(p.softmax_scale, 0.0f);
     a.out = p.out;
-    a.q_scale = p.q_scale;
-    a.k_scale = p.k_scale;
-    a.v_scale = p.v_scale;
-    a.q_scale_stride = p.q_scale_stride;
-    a.k_scale_stride = p.k_scale_stride;
-    a.v_scale_stride = p.v_scale_stride;
+    if (SCALED) a.scales_of_heads = ScaleArguments::from(p);
     const int64_t row_blocks = (p.seqlen_q * GROUP_SIZE + TILE::ROWS - 1) / TILE::ROWS;
     return launch_chunks(p, row_blocks, [&](dim3 grid, int first_kv_head, int first_batch) {
       a.first_kv_head = first_kv_head;
