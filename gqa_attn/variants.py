@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-from kernels.attention import MAX_HEAD_DIM
-from kernels.device import arch_number
+from kernels.attention_variants import (
+    cpu_arguments,
+    cuda_arguments,
+    has_head_dim,
+    hopper_arguments,
+    hopper_fast_arguments,
+    on_hopper,
+    on_tensor_cores,
+)
 from kernels.problem import Request, Variant
 
 from .model_new import DTYPES
 
 __all__ = ["VARIANTS", "default_request"]
 
-# How each dtype is spelled in C++: kernels/cuda/types.cuh, kernels/cpu/attention/types.h.
-CPP_TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
-
-
-# Below this a library with one kernel more would make the first call wait longer, for little: rows of 64
-# elements are the narrowest the tensor cores read.
-MIN_HOPPER_HEAD_DIM = 33
-
-
-def _cuda_arguments(request: Request) -> tuple[str, ...]:
-    return CPP_TYPES[request.dtype], str(request.head_dim), str(request.group_size)
-
-
-def _hopper_arguments(request: Request) -> tuple[str, ...]:
-    return *_cuda_arguments(request), "false"
-
-
-def _hopper_fast_arguments(request: Request) -> tuple[str, ...]:
-    return *_cuda_arguments(request), "true"
-
-
-def _cpu_arguments(request: Request) -> tuple[str, ...]:
-    return CPP_TYPES[request.dtype], str(request.head_dim)
-
 
 def _serves(request: Request) -> bool:
-    return request.dtype in DTYPES and 1 <= request.head_dim <= MAX_HEAD_DIM and request.group_size >= 1
+    return request.dtype in DTYPES and has_head_dim(request) and request.group_size >= 1
 
 
 def _serves_tensor(request: Request) -> bool:
-    return (
-        _serves(request)
-        and request.dtype != "float64"
-        and arch_number(request.arch) >= 80
-        and request.head_dim % 4 == 0
-    )
+    return _serves(request) and request.dtype != "float64" and on_tensor_cores(request)
 
 
 def _serves_hopper(request: Request) -> bool:
-    return (
-        request.arch == "sm_90a"
-        and request.dtype in ("float32", "float16", "bfloat16")
-        and MIN_HOPPER_HEAD_DIM <= request.head_dim <= MAX_HEAD_DIM
-        and request.group_size >= 1
-    )
+    return _serves(request) and request.dtype != "float64" and on_hopper(request)
 
 
 def _serves_hopper_fast(request: Request) -> bool:
@@ -63,33 +36,34 @@ def _serves_hopper_fast(request: Request) -> bool:
 
 VARIANTS = (
     Variant(
-        name="hopper",
-        device="cuda",
-        source="cuda/gqa_attn/hopper.cu",
-        launcher="gqa_attn::launch",
-        template_arguments=_hopper_arguments,
-        serves=_serves_hopper,
-        why="fp32 as three fp16 products on wgmma, five times the speed of fp32 arithmetic; holds the "
-        "portable and short kernels too, for lengths where they are faster",
-    ),
-    Variant(
         name="hopper_fast",
         device="cuda",
         source="cuda/gqa_attn/hopper.cu",
         launcher="gqa_attn::launch",
-        template_arguments=_hopper_fast_arguments,
+        template_arguments=hopper_fast_arguments,
         serves=_serves_hopper_fast,
-        why="as near as half precision: 11 bits of each operand and weight; not measured on a GPU yet",
-        chosen=False,
+        why="one fp16 part, 11 bits, of each operand and weight: errors of about 1.5e-3 on normal inputs; by "
+        "itself where torch's float32 matmul precision is below highest",
+        fast=True,
+    ),
+    Variant(
+        name="hopper",
+        device="cuda",
+        source="cuda/gqa_attn/hopper.cu",
+        launcher="gqa_attn::launch",
+        template_arguments=hopper_arguments,
+        serves=_serves_hopper,
+        why="fp32 as three fp16 products on wgmma, five times the speed of fp32 arithmetic; holds the "
+        "portable and short kernels too, for lengths where they are faster",
     ),
     Variant(
         name="tensor",
         device="cuda",
         source="cuda/gqa_attn/tensor.cu",
         launcher="gqa_attn::launch",
-        template_arguments=_cuda_arguments,
+        template_arguments=cuda_arguments,
         serves=_serves_tensor,
-        why="bfloat16 parts on mma.sync at fp32 accuracy, one launch; not measured on a GPU yet",
+        why="bfloat16 parts on mma.sync at fp32 accuracy, one launch; by name alone",
         chosen=False,
     ),
     Variant(
@@ -97,7 +71,7 @@ VARIANTS = (
         device="cuda",
         source="cuda/gqa_attn/portable.cu",
         launcher="gqa_attn::launch",
-        template_arguments=_cuda_arguments,
+        template_arguments=cuda_arguments,
         serves=_serves,
         why="any architecture, head_dim, stride and length; the group size is a constant, "
         "so that one read of K and V serves a whole group",
@@ -107,7 +81,7 @@ VARIANTS = (
         device="cpu",
         source="cpu/gqa_attn/vectorised.cpp",
         launcher="gqa_attn::launch",
-        template_arguments=_cpu_arguments,
+        template_arguments=cpu_arguments,
         serves=_serves,
         why="the only CPU kernel; the group size is a run-time value, so a new one costs no build",
     ),

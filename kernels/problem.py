@@ -77,7 +77,9 @@ class Variant:
     launcher template; ``template_arguments(request)`` gives its arguments as
     C++ text. Variants are listed fastest first; ``why`` says why this one
     stands where it stands. One that is not ``chosen`` serves when it is asked for by
-    name, and never by itself: a kernel that is yet to be measured, or less accurate.
+    name, and never by itself: a kernel that is yet to be measured. A ``fast`` one is less
+    accurate: it serves by itself only where torch's float32 matmul precision is below
+    ``"highest"``; its problem's ``Operator`` is told for which requests there is one.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Variant:
     serves: Callable[[Request], bool]
     why: str
     chosen: bool = True
+    fast: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,16 +128,17 @@ class Problem:
     oracle_rows: Callable[..., Any] | None = None
 
 
-def choose_variant(problem: Problem, request: Request, name: str = "") -> Variant:
+def choose_variant(problem: Problem, request: Request, name: str = "", *, fast: bool = False) -> Variant:
     """The variant called ``name``, or the first ``chosen`` one that serves ``request``.
 
+    Without a name, a ``fast`` variant is taken only where ``fast`` is true.
     Raises ``ValueError`` when there is none, or ``name`` is none of the problem's, not for
     the request's device, or does not serve the request; it says what there is.
     """
     there = [variant for variant in problem.variants if variant.device == request.device]
     serving = [variant for variant in there if variant.serves(request)]
     for variant in serving:
-        if variant.name == name or (not name and variant.chosen):
+        if variant.name == name or (not name and variant.chosen and (fast or not variant.fast)):
             return variant
     names = ", ".join(variant.name for variant in there) or "none"
     wanted = (

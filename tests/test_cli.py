@@ -106,7 +106,7 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
         ),
         (
             ["check", "gqa_attn", "--device", "cpu", "--variant", "dance"],
-            "gqa_attn has no variant 'dance' for cpu; it has: hopper (cuda), ",
+            "gqa_attn has no variant 'dance' for cpu; it has: hopper_fast (cuda), hopper (cuda), ",
         ),
         (["bench", "fp8_attn", "--device", "cpu", "--variant", "portable"], "no variant 'portable' for cpu"),
         (
@@ -218,7 +218,7 @@ def test_a_new_problem_package_is_found_and_checked(tmp_path: Path, built: None)
     for name, old, new in (
         ("problem.py", 'name="gqa_attn"', 'name="my_attn"'),
         ("problem.py", '"bindings/gqa_attn.cpp"', repr(str(package / "binding.cpp"))),
-        ("model_new.py", 'Operator("gqa_attn"', 'Operator("my_attn"'),
+        ("model_new.py", '    "gqa_attn",\n    _problem', '    "my_attn",\n    _problem'),
     ):
         text = (package / name).read_text()
         assert old in text

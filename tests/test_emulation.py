@@ -17,9 +17,9 @@ from attention_checks import assert_close, assert_same
 from emulation import address_sanitizer, build, run
 
 from fp8_attn import PROBLEM as FP8_ATTN
-from fp8_attn.variants import CPP_TYPES
 from gqa_attn import PROBLEM as GQA_ATTN
 from gqa_attn.inputs import BY_DTYPE
+from kernels.attention_variants import CPP_TYPES
 from kernels.evaluate.correctness import compare_with_oracle
 from kernels.layouts import apply_layout
 from kernels.problem import Problem, Tolerance

@@ -11,8 +11,8 @@ from attention_checks import assert_close, assert_parity, assert_same, cuda_kern
 from gqa_attn import PROBLEM
 from gqa_attn.inputs import BY_DTYPE, make_inputs
 from gqa_attn.model_new import OPERATOR, ModelNew
-from gqa_attn.variants import MIN_HOPPER_HEAD_DIM
 from kernels.attention import attention_forward
+from kernels.attention_variants import MIN_HOPPER_HEAD_DIM
 from kernels.jit.operator import use_variant
 from kernels.problem import Case, Request, Tolerance, choose_variant
 

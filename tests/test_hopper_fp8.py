@@ -1,9 +1,8 @@
-"""The Hopper kernel of fp8_attn, asked for by name: parity at its lengths, what it leaves to others."""
+"""The Hopper kernel of fp8_attn: where it is chosen, parity at its lengths, what it leaves to others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from test_hopper import hopper
 
 from fp8_attn import PROBLEM
 from fp8_attn.model_new import DTYPES, OPERATOR, ModelNew
-from fp8_attn.variants import MIN_HOPPER_HEAD_DIM
+from kernels.attention_variants import MIN_HOPPER_HEAD_DIM
 from kernels.problem import Case, Request, Tolerance, choose_variant
 
 make_inputs = PROBLEM.make_inputs
@@ -20,17 +19,6 @@ make_inputs = PROBLEM.make_inputs
 
 def request(dtype: str = "int8", head_dim: int = 128, arch: str = "sm_90a") -> Request:
     return Request("cuda", arch, dtype, head_dim, 1)
-
-
-@pytest.fixture
-def by_name() -> Iterator[None]:
-    """Every carrier at the head_dims of this module is the Hopper kernel's."""
-    asked = [request(dtype, head_dim) for dtype in DTYPES for head_dim in HEAD_DIMS]
-    for each in asked:
-        OPERATOR.use(each, "hopper")
-    yield
-    for each in asked:
-        OPERATOR.use(each, "")
 
 
 def case(name, *, batch=1, seqlen=257, heads=2, head_dim=128, dtype="int8", tolerance=None, **options):
@@ -65,25 +53,24 @@ CASES = (
     case("huge", values="huge", dtype="float32"),
     case("large_logits", magnitude=100.0),
 )
-HEAD_DIMS = sorted({each.shape["head_dim"] for each in CASES})
 
 
-def test_is_not_chosen_by_itself_and_serves_what_it_should():
+def test_is_chosen_on_hopper_alone():
     for dtype in DTYPES:
-        assert choose_variant(PROBLEM, request(dtype)).name == "portable"
-        assert choose_variant(PROBLEM, request(dtype), "hopper").name == "hopper"
+        assert choose_variant(PROBLEM, request(dtype)).name == "hopper"
     for other in (request(arch="sm_80"), request(head_dim=MIN_HOPPER_HEAD_DIM - 1)):
+        assert choose_variant(PROBLEM, other).name == "portable"
         with pytest.raises(ValueError, match="does not serve"):
             choose_variant(PROBLEM, other, "hopper")
 
 
 @hopper(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name))
-def test_parity(case, by_name):
+def test_parity(case):
     assert_parity(PROBLEM, case, "cuda")
 
 
 @hopper(pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"))
-def test_it_is_what_runs(by_name):
+def test_it_is_what_runs():
     inputs = make_inputs(1, 512, 4, 128, device="cuda")
     ModelNew()(*inputs)
     assert any("hopper" in name for name in cuda_kernels(lambda: ModelNew()(*inputs)))
@@ -93,7 +80,7 @@ def test_it_is_what_runs(by_name):
     pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf]),
     pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"]),
 )
-def test_not_finite(which, bad, by_name):
+def test_not_finite(which, bad):
     """One element that is not finite changes the rows that see it, as in the reference, and no other."""
     inputs = make_inputs(2, 400, 2, 128, dtype="float8_e5m2", device="cuda")
     inputs[which][1, 171, 1, 5] = bad
@@ -103,14 +90,14 @@ def test_not_finite(which, bad, by_name):
 
 
 @hopper(pytest.mark.parametrize("which", [3, 4, 5], ids=["q_scale", "k_scale", "v_scale"]))
-def test_a_scale_that_is_not_finite(which, by_name):
+def test_a_scale_that_is_not_finite(which):
     inputs = make_inputs(1, 200, 3, 128, device="cuda")
     inputs[which][1] = math.nan
     assert_close(ModelNew()(*inputs), PROBLEM.model()(*inputs))
 
 
 @hopper(pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float32"]))
-def test_bitwise_on_repeat_and_in_a_batch(dtype, by_name):
+def test_bitwise_on_repeat_and_in_a_batch(dtype):
     inputs = make_inputs(3, 700, 4, 128, dtype=dtype, device="cuda")
     out = ModelNew()(*inputs)
     for _ in range(3):
@@ -119,7 +106,7 @@ def test_bitwise_on_repeat_and_in_a_batch(dtype, by_name):
 
 
 @hopper()
-def test_calls_in_a_row_on_new_content(by_name):
+def test_calls_in_a_row_on_new_content():
     """Each kernel starts while the one before it ends: none may read what is not written yet."""
     given = [make_inputs(2, 300, 4, 128, seed=seed, device="cuda") for seed in range(8)]
     want = [ModelNew()(*inputs) for inputs in given]
@@ -135,7 +122,7 @@ def test_calls_in_a_row_on_new_content(by_name):
 
 
 @hopper()
-def test_graph(by_name):
+def test_graph():
     inputs = make_inputs(1, 300, 4, 128, device="cuda")
     want = ModelNew()(*inputs)
     graph = torch.cuda.CUDAGraph()
@@ -149,7 +136,7 @@ def test_graph(by_name):
 @hopper(
     pytest.mark.parametrize(("dtype", "bytes_a_key"), [("int8", 3), ("float8_e4m3fn", 4), ("float32", 8)])
 )
-def test_workspace(dtype, bytes_a_key, by_name):
+def test_workspace(dtype, bytes_a_key):
     """K as the tensor cores read it, V in fp16 parts, and little else."""
     seqlen, heads = 4096, 2
     inputs = make_inputs(1, seqlen, heads, 128, dtype=dtype, device="cuda")
@@ -160,7 +147,7 @@ def test_workspace(dtype, bytes_a_key, by_name):
 
 
 @hopper()
-def test_long_rows_are_as_near_as_short_ones(by_name):
+def test_long_rows_are_as_near_as_short_ones():
     inputs = make_inputs(1, 8192, 2, 128, device="cuda")
     assert_close(ModelNew()(*inputs), PROBLEM.oracle(*inputs).float(), Tolerance(atol=2e-6, rtol=2e-6))
 

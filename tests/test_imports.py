@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "device": {"errors"},
     "toolchain": {"errors", "device", "paths"},
     "attention": {"errors"},
+    "attention_variants": {"attention", "device", "problem"},
     "layouts": {"errors"},
     "fallback": {"errors"},
     "paths": {"errors"},

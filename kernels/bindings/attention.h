@@ -100,9 +100,9 @@ inline void check_scale(const char* op, const Tensor& q, const Tensor& scale) {
 
 // q [batch, seqlen_q, num_heads, head_dim], k and v [batch, seqlen_k, num_kv_heads,
 // head_dim], scales null or float32 [num_heads]. Returns a contiguous tensor shaped
-// as q, of type `out_dtype` (torch's number).
+// as q, of type `out_dtype` (torch's number). `fast`: a faster, less accurate kernel may serve.
 inline Tensor attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Scales* scales,
-                        int32_t out_dtype) {
+                        int32_t out_dtype, bool fast) {
   require(q.dim() == 4 && k.dim() == 4, op, "q, k and v must have four dimensions", q, k);
   require(v.dim() == 4, op, "q, k and v must have four dimensions", q, v);
   const int64_t* q_size = q.sizes();
@@ -161,6 +161,7 @@ inline Tensor attention(const char* op, const Tensor& q, const Tensor& k, const 
   request.dtype = dtype_from_torch(q.dtype());
   request.head_dim = static_cast<int32_t>(params.head_dim);
   request.group_size = static_cast<int32_t>(params.num_heads / params.num_kv_heads);
+  request.fast = fast ? 1 : 0;
   if (request.dtype == kUnsupported) fail(std::string(op) + ": this dtype is not supported");
   const KernelEntry& entry = registry.find(request);
 

@@ -22,6 +22,7 @@ struct KernelRequest {
   int32_t dtype;  // binding::Dtype
   int32_t head_dim;
   int32_t group_size;
+  int32_t fast;  // 1 where a faster, less accurate kernel may serve, 0 elsewhere
 };
 
 struct KernelEntry {
@@ -103,7 +104,8 @@ class Registry {
     const uint32_t mixed = static_cast<uint32_t>(request.head_dim) * 0x9E3779B1u +
                            static_cast<uint32_t>(request.dtype) * 0x85EBCA6Bu +
                            static_cast<uint32_t>(request.group_size) * 0xC2B2AE35u +
-                           static_cast<uint32_t>(request.device_index + 2 * request.device_type) * 0x27D4EB2Fu;
+                           static_cast<uint32_t>(request.device_index + 2 * request.device_type) * 0x27D4EB2Fu +
+                           static_cast<uint32_t>(request.fast) * 0x165667B1u;
     return (mixed >> 16) % kBuckets;
   }
 

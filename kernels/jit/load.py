@@ -270,6 +270,7 @@ def note(question: Question, answers: Mapping[Question, tuple[Key, Built]], modu
 _DECIDING = tuple(
     os.path.join(paths.ROOT, *name.split("/"))
     for name in (
+        "attention_variants.py",
         "device.py",
         "problem.py",
         "toolchain.py",

@@ -37,12 +37,12 @@ _EXIT_WAIT_S = 120.0
 
 # struct KernelRequest and struct KernelEntry of kernels/bindings/registry.h. As struct
 # formats: a ctypes.Structure takes a hundredth of what a warm start may to define.
-_REQUEST = struct.Struct("5i")  # device type, device index, dtype, head_dim, group size
+_REQUEST = struct.Struct("6i")  # device type, device index, dtype, head_dim, group size, fast
 _ENTRY = struct.Struct(f"PP{_ERROR_BYTES}s")  # launch, error_string, error
 _FUNCTIONS = struct.Struct("PP")  # its first two
 _RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 
-# (device type, device index, dtype, head_dim, group size) as the binding asks for it
+# (device type, device index, dtype, head_dim, group size, fast) as the binding asks for it
 _Numbers = tuple[int, ...]
 # (device, dtype, head_dim, group size)
 _Specialisation = tuple[Any, ...]
@@ -54,17 +54,32 @@ _with_rules: set[str] = set()
 
 
 class Operator:
-    """The operators ``kernelwright::<name>`` and ``kernelwright::<name>_forward``.
+    """The operators ``kernelwright::<name>`` and ``<name>_forward``, and their fast twins.
 
     ``problem`` returns the problem, called when first needed. ``fake`` is the meta
-    rule of both operators; ``setup_context`` and ``backward`` are the autograd rule
-    of the first (see ``torch.library``). ``forward`` and ``differentiable`` are set
-    by :meth:`load`.
+    rule of all four; ``setup_context`` and ``backward`` are the autograd rule of
+    ``<name>`` and ``<name>_fast`` (see ``torch.library``). What is called is set by
+    :meth:`load`.
+
+    ``<name>_fast`` and ``<name>_fast_forward`` say that a less accurate kernel may
+    serve; :meth:`fast_allowed`, whether torch's settings allow that. A caller asks, and
+    calls the one or the other: so a compiled graph holds what its guards stand for.
+    ``has_fast_form(capability, dtype, head_dim)`` says for which CUDA requests there is
+    such a kernel; for all others the twins run the same one.
+
+    ``asks`` is whether a caller must ask: False while no request with a fast form was
+    met and no graph was traced, so that calls which have none need not pay for the question.
+    The call that is the first of these finds it True afterwards; it may have called the
+    wrong one, and has to be made again.
     """
 
     forward: Any
     forward_now: Any  # the same without OpOverload's Python frame; torch.compile does not trace it
     differentiable: Any
+    fast_forward: Any
+    fast_forward_now: Any
+    fast_differentiable: Any
+    fp32_precision: Callable[[str, str], str]  # what fast_allowed asks; torch.compile does not trace it
 
     def __init__(
         self,
@@ -74,13 +89,16 @@ class Operator:
         fake: Callable[..., Any],
         setup_context: Callable[..., Any],
         backward: Callable[..., Any],
+        has_fast_form: Callable[[str, str, int], bool] = lambda capability, dtype, head_dim: False,
     ) -> None:
         self.name = name
         self.loaded = False
+        self.asks = False
         self._problem = problem
         self._fake = fake
         self._setup_context = setup_context
         self._backward = backward
+        self._has_fast_form = has_fast_form
         self._start: warm.Note | None = None  # what an earlier process noted for the first call
         self._guard = threading.Lock()
         self._pending = threading.local()
@@ -106,19 +124,27 @@ class Operator:
             library.binding_set_resolver.argtypes = [_RESOLVER]
             library.binding_set_resolver.restype = None
             library.binding_set_resolver(resolver)
-            names = [self.name, f"{self.name}_forward"]
+            fast = f"{self.name}_fast"
             if self.name not in _with_rules:
                 rules = torch.library.Library(NAMESPACE, "FRAGMENT")
                 _kept_alive.append(rules)  # torch drops the rules with it
                 # What register_fake comes to for a rule that reads no data, at a tenth of its price.
-                for name in names:
-                    rules.impl(name, self._fake, "Meta")
-                self._register_autograd(rules, names[0])
+                for name in (self.name, fast):
+                    rules.impl(name, self._on_meta, "Meta")
+                    rules.impl(f"{name}_forward", self._on_meta, "Meta")
+                    self._register_autograd(rules, name)
                 _with_rules.add(self.name)
             operators = getattr(torch.ops, NAMESPACE)
             self.differentiable = getattr(operators, self.name).default
             self.forward = getattr(operators, f"{self.name}_forward").default
             self.forward_now = self.forward._op
+            self.fast_differentiable = getattr(operators, fast).default
+            self.fast_forward = getattr(operators, f"{fast}_forward").default
+            self.fast_forward_now = self.fast_forward._op
+            self.fp32_precision = _fp32_precision_getter()
+            # Where a fast form is allowed from the start, no accurate one is built only to find that out.
+            if self.fast_allowed() or any(each.asks for each in self._namesakes()):
+                self._must_ask()
             self.loaded = True
 
     def _register_autograd(self, rules: torch.library.Library, name: str) -> None:
@@ -149,6 +175,31 @@ class Operator:
     # torch.compiler.assume_constant_result sets; calling that would import the whole
     # compiler on every start.
     load._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def fast_allowed(self) -> bool:
+        """Whether torch's settings allow float32 products of less than float32 accuracy on CUDA.
+
+        They do after ``torch.set_float32_matmul_precision("high")`` or ``"medium")``, and where
+        ``torch.backends.cuda.matmul.fp32_precision``, or ``torch.backends.fp32_precision`` in its
+        place, is ``"tf32"``.
+        """
+        return self.fp32_precision("cuda", "matmul") == "tf32"
+
+    # A constant for torch.compile: its guards hold the setting.
+    fast_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def _must_ask(self) -> None:
+        for each in self._namesakes():
+            each.asks = True
+
+    def _namesakes(self) -> list[Operator]:
+        """The operators called so, this one among them: a package that is loaded anew makes another."""
+        return [each for each in _operators if each.name == self.name]
+
+    def _on_meta(self, *args: Any) -> Any:
+        """The meta rule; who uses it makes a graph, which must hold the one that the settings say."""
+        self._must_ask()
+        return self._fake(*args)
 
     def prebuild(self) -> None:
         """Start building the binding and the default specialisation in the background.
@@ -203,7 +254,7 @@ class Operator:
             _log.debug("the early build of %s failed", self.name, exc_info=True)
 
     def use(self, request: Request, variant: str) -> None:
-        """Have the variant called ``variant`` serve calls like ``request`` from now on.
+        """Have the variant called ``variant`` serve calls like ``request`` from now on, at every precision.
 
         ``""`` stands for the one that the problem chooses, whatever ``KERNELS_VARIANT`` names.
         What a CUDA graph holds stays as it is. For measuring: no other thread may call the
@@ -238,8 +289,10 @@ class Operator:
         try:
             numbers = _REQUEST.unpack(ctypes.string_at(request, _REQUEST.size))
             library = self._library(*numbers)
+            if not numbers[5] and self._fast_form_of(*numbers[:4]):
+                self._must_ask()  # before the entry is there to be found
             filled = _ENTRY.pack(_address(library.kernel_launch), _address(library.kernel_error_string), b"")
-            asked = (_DEVICES[numbers[0]], _DTYPES[numbers[2]], *numbers[3:])
+            asked = (_DEVICES[numbers[0]], _DTYPES[numbers[2]], *numbers[3:5])
             self._resolved.setdefault(asked, []).append((numbers, entry))
             return 0
         except BaseException as error:  # nothing may pass through C++ frames
@@ -250,10 +303,16 @@ class Operator:
         finally:
             ctypes.memmove(entry, filled, _ENTRY.size)
 
+    def _fast_form_of(self, device_type: int, index: int, dtype_number: int, head_dim: int) -> bool:
+        return _DEVICES[device_type] == "cuda" and self._has_fast_form(
+            _cuda_capability(index), _DTYPES[dtype_number], head_dim
+        )
+
     def _library(
-        self, device_type: int, index: int, dtype_number: int, head_dim: int, group_size: int
+        self, device_type: int, index: int, dtype_number: int, head_dim: int, group_size: int, fast: int
     ) -> ctypes.CDLL:
         device, dtype = _DEVICES[device_type], _DTYPES[dtype_number]
+        fast_form = bool(fast) and self._fast_form_of(device_type, index, dtype_number, head_dim)
         capability = _cpu_capability() if device == "cpu" else _cuda_capability(index)
         variant = self._wanted.get((device, dtype, head_dim, group_size), _variable())
 
@@ -261,10 +320,10 @@ class Operator:
             from kernels.jit.spec import kernel_spec
             from kernels.problem import Request
 
-            arch = _arch(device, capability)
-            return kernel_spec(self._problem(), Request(device, arch, dtype, head_dim, group_size), variant)
+            request = Request(device, _arch(device, capability), dtype, head_dim, group_size)
+            return kernel_spec(self._problem(), request, variant, fast=fast_form)
 
-        question = self._question(device, capability, dtype, head_dim, group_size, variant)
+        question = self._question(device, capability, dtype, head_dim, group_size, variant, fast_form)
         if device == "cpu":
             return self._answer(question, spec)
         import torch
@@ -273,9 +332,11 @@ class Operator:
             if torch.cuda.is_current_stream_capturing():
                 from kernels.errors import CaptureError
 
+                at = " at this float32 matmul precision" if fast_form else ""
                 raise CaptureError(
-                    f"{self.name} with {dtype}, head_dim={head_dim}, group_size={group_size} is first called "
-                    "inside CUDA graph capture, where nothing can be built or loaded; call it once before"
+                    f"{self.name} with {dtype}, head_dim={head_dim}, group_size={group_size} is first "
+                    f"called{at} inside CUDA graph capture, where nothing can be built or loaded; call it "
+                    "once before"
                 )
             library = self._answer(question, spec)
             code = library.kernel_prepare()
@@ -291,9 +352,17 @@ class Operator:
         return library
 
     def _question(
-        self, device: str, capability: str, dtype: str, head_dim: int, group_size: int, variant: str
+        self,
+        device: str,
+        capability: str,
+        dtype: str,
+        head_dim: int,
+        group_size: int,
+        variant: str,
+        fast: bool = False,
     ) -> warm.Question:
-        return (self.name, device, capability, dtype, str(head_dim), str(group_size), *_named(variant))
+        which = _named(variant) or (("fast",) if fast else ())
+        return (self.name, device, capability, dtype, str(head_dim), str(group_size), *which)
 
     def _answer(
         self, question: warm.Question, spec: Callable[[], KernelSpec], *, binding: str = ""
@@ -327,6 +396,20 @@ class Operator:
 
 
 _operators: list[Operator] = []
+
+
+def _fp32_precision_getter() -> Callable[[str, str], str]:
+    """Torch's precision for float32, ``"ieee"`` or ``"tf32"``, called with a backend and an operation."""
+    import torch
+
+    def public(backend: str, operation: str) -> str:
+        setting: str = getattr(getattr(getattr(torch.backends, backend), operation), "fp32_precision", "none")
+        return setting
+
+    # The public way takes several times as long, and torch.get_float32_matmul_precision raises for what
+    # only fp32_precision can say.
+    getter: Callable[[str, str], str] = getattr(torch._C, "_get_fp32_precision_getter", public)
+    return getter
 
 
 def use_variant(name: str, request: Request, variant: str) -> None:

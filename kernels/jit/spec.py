@@ -44,12 +44,14 @@ class KernelSpec:
         return self.variant == BINDING
 
 
-def kernel_spec(problem: Problem, request: Request, name: str = "") -> KernelSpec:
+def kernel_spec(problem: Problem, request: Request, name: str = "", *, fast: bool = False) -> KernelSpec:
     """The specialisation that serves ``request``: that of the variant ``name``, else the first chosen.
+
+    ``fast`` is as in :func:`kernels.problem.choose_variant`.
 
     Raises what :func:`kernels.problem.choose_variant` raises.
     """
-    variant = choose_variant(problem, request, name)
+    variant = choose_variant(problem, request, name, fast=fast)
     arguments = tuple(variant.template_arguments(request))
     params = [("dtype", request.dtype), ("head_dim", str(request.head_dim))]
     # A variant that takes group_size at run time has one library for all of them.

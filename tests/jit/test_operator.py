@@ -326,9 +326,9 @@ def test_explain_belongs_to_its_thread_and_its_error(
     assert operator.explain(caught.value) is caught.value  # asked once, forgotten
 
 
-def resolve(operator: Operator, device_type: int) -> tuple[int, str]:
+def resolve(operator: Operator, device_type: int, *, fast: bool = False) -> tuple[int, str]:
     """Ask the resolver as the binding does."""
-    request = ctypes.create_string_buffer(operator_module._REQUEST.pack(device_type, 0, 0, 8, 1))
+    request = ctypes.create_string_buffer(operator_module._REQUEST.pack(device_type, 0, 0, 8, 1, fast))
     entry = ctypes.create_string_buffer(operator_module._ENTRY.size)
     code = operator._resolve(ctypes.addressof(request), ctypes.addressof(entry))
     launch, error_string, error = operator_module._ENTRY.unpack(entry.raw)
@@ -383,6 +383,123 @@ def test_first_call_inside_capture_is_refused(
     code, words = resolve(operator, 1)
     assert code == 1 and "call it once before" in words
     assert isinstance(operator.explain(RuntimeError(words)), CaptureError)
+
+
+def test_first_call_of_the_fast_form_inside_capture_says_so(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
+) -> None:
+    """The other form may have been called before."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: True)
+    code, words = resolve(operator, 1, fast=True)
+    assert code == 1 and "first called at this float32 matmul precision inside CUDA graph capture" in words
+
+
+class Ready(Library):
+    """A loaded CUDA kernel library that is prepared."""
+
+    kernel_launch = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    kernel_error_string = kernel_launch
+
+    @staticmethod
+    def kernel_prepare() -> int:
+        return 0
+
+
+@pytest.fixture
+def asked(
+    operator: Operator,
+    current: dict[str, Problem],
+    monkeypatch: pytest.MonkeyPatch,
+    pretend_cuda: list[int],
+) -> list[tuple[str, tuple[str, ...]]]:
+    """The variants, and the last words of the questions, that a resolver asked on a CUDA device asks for."""
+    current["problem"] = tiny_problem.problem(
+        tiny_problem.variant("cuda", name="less", fast=True), tiny_problem.variant("cuda", name="exact")
+    )
+    found = []
+
+    def answer(question: tuple[str, ...], spec: Callable[[], Any], *, binding: str = "") -> Any:
+        if binding:
+            return Operator._answer(operator, question, spec, binding=binding)
+        found.append((spec().variant, question[6:]))
+        return Ready()
+
+    monkeypatch.setattr(operator, "_answer", answer)
+    monkeypatch.setattr(operator, "_resolved", {})
+    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: asked == ("9.0", "float32", 8))
+    monkeypatch.setattr(operator, "asks", False)
+    return found
+
+
+def test_the_resolver_asks_for_the_fast_form_where_there_is_one(
+    operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for fast in (False, True, False):
+        assert resolve(operator, 1, fast=fast)[0] == 0
+    assert asked == [("exact", ()), ("less", ("fast",)), ("exact", ())]
+    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: False)
+    assert resolve(operator, 1, fast=True)[0] == 0
+    assert asked[3:] == [("exact", ())]
+    monkeypatch.setenv("KERNELS_VARIANT", "exact")
+    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: True)
+    assert resolve(operator, 1, fast=True)[0] == 0
+    assert asked[4:] == [("exact", ("variant exact",))]
+
+
+def test_meeting_a_fast_form_unasked_makes_callers_ask(
+    operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_module, "_operators", [operator])
+    again = make_operator(tiny_problem.problem())  # as after a reload: it shares what the binding knows
+    assert resolve(operator, 1, fast=True)[0] == 0
+    assert not operator.asks and not again.asks, "who asked needs no telling"
+    assert resolve(operator, 1)[0] == 0
+    assert operator.asks and again.asks
+    late = make_operator(tiny_problem.problem())
+    late.load()
+    assert late.asks
+    operator.loaded = False  # the binding asks the last one that was loaded
+    operator.load()
+
+
+def test_requests_without_a_fast_form_make_nobody_ask(
+    operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: False)
+    assert resolve(operator, 1)[0] == 0
+    x = tensor(8)
+    operator.forward(x, x, x)
+    assert not operator.asks
+
+
+def test_both_forms_of_a_specialisation_are_used_by_name(
+    operator: Operator, current: dict[str, Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current["problem"] = _of_two()
+    request = Request("cpu", device.cpu_arch(), "float32", 207, 1)
+    x = tensor(207)
+
+    def values() -> list[float]:
+        return [f(x, x, x)[0, 0, 0, 0].item() for f in (operator.forward, operator.fast_forward)]
+
+    assert values() == [207, 207], "no fast form on the CPU"
+    operator.use(request, "other")
+    assert values() == [99, 99]
+    operator.use(request, "")
+    assert values() == [207, 207]
+
+
+def test_the_setting_on_a_torch_without_the_private_getter(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch._C, "_get_fp32_precision_getter")
+    precision = operator_module._fp32_precision_getter()
+    matmul = SimpleNamespace(fp32_precision="tf32")
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    assert precision("cuda", "matmul") == "tf32"
+    del matmul.fp32_precision
+    assert precision("cuda", "matmul") == "none"
 
 
 def test_device_that_cannot_run_the_kernel_is_named(

@@ -58,6 +58,21 @@ def test_a_variant_that_is_not_chosen_serves_by_name_alone() -> None:
         choose_variant(tiny_problem.problem(waiting), REQUEST)
 
 
+def test_a_fast_variant_serves_where_that_is_allowed() -> None:
+    fast = tiny_problem.variant(name="fast", fast=True)
+    problem = tiny_problem.problem(fast, tiny_problem.variant(name="any"))
+    assert kernel_spec(problem, REQUEST).variant == "any"
+    assert kernel_spec(problem, REQUEST, fast=True).variant == "fast"
+    assert kernel_spec(problem, REQUEST, "any", fast=True).variant == "any"
+    assert kernel_spec(problem, REQUEST, "fast").variant == "fast"
+    waiting = tiny_problem.variant(name="waiting", fast=True, chosen=False)
+    assert (
+        choose_variant(tiny_problem.problem(waiting, *problem.variants[1:]), REQUEST, fast=True).name == "any"
+    )
+    with pytest.raises(ValueError, match="no kernel serves .*; variants for this device: fast"):
+        choose_variant(tiny_problem.problem(fast), REQUEST)
+
+
 def test_a_variant_asked_for_wrongly_names_what_there_is() -> None:
     narrow = tiny_problem.variant(name="narrow", serves=lambda request: request.head_dim == 64)
     other_device = tiny_problem.variant(name="gpu", device="cuda")
