@@ -2,7 +2,8 @@
 
 Two questions, because either alone can mislead. Against the reference a fixed
 tolerance holds; where the reference itself is far off (large logits, short
-dtypes), its own error against float64 is the yardstick.
+dtypes), its own error against float64 is the yardstick. One draw's error is luck where two keys
+nearly tie; there the yardstick is, element by element, how far rounding to float32 moves the answer.
 """
 
 from __future__ import annotations
@@ -132,9 +133,11 @@ def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 # instead of in blocks costs 30 units of float32; TF32 inputs cost over a thousand.
 _UNITS = {"long": 64.0, "short": 2.0}
 _RATIO = {"long": 8.0, "short": 2.0}
-# Where the reference's own error is the only yardstick (logits in the thousands), one near tie carries
-# the whole error, and rounding another way moves it tenfold; TF32 moves it a thousandfold.
-_RATIO_ALONE = 32.0
+# How many times what rounding to float32 moves an element may be off, in a plain file's outputs.
+_MOVED_RATIO = 2.0
+# Where no tolerance applies (logits in the thousands), most rows are exact in the reference and need no
+# rounding: as many units of precision of the largest value as this are known nowhere.
+_UNITS_ALONE = 1.0
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,12 @@ class Bounds:
     unless ``strict``, only when it is also further from float64 than allowed. An output is
     bad when its largest error against float64 is above ``ratio * (the reference's own) + floor``,
     where floor is ``floor + units * eps * (the largest magnitude)``.
+
+    ``alone``: no tolerance applies, and each element has a bound of its own: ``ratio`` times the larger
+    of the reference's error there and what rounding to float32 moves, plus ``floor``, plus ``units * eps *
+    (the largest magnitude)`` or, where that is less, ``ratio * (the reference's own)``. In other outputs
+    that are not ``strict``, an element may be off twice that larger one where this is more than the
+    bound of the whole output.
     """
 
     atol: float
@@ -153,6 +162,12 @@ class Bounds:
     floor: float
     units: float = 0.0
     strict: bool = False
+    alone: bool = False
+
+    @property
+    def movable(self) -> bool:
+        """Whether what rounding to float32 moves can make a difference."""
+        return self.alone or not self.strict
 
 
 def bounds_of(dtype: torch.dtype, tolerance: Tolerance | None) -> Bounds:
@@ -164,9 +179,9 @@ def bounds_of(dtype: torch.dtype, tolerance: Tolerance | None) -> Bounds:
     if not (dtype.is_floating_point or dtype.is_complex):
         return Bounds(0.0, 0.0, 0.0, 0.0, strict=True)
     if tolerance is not None:
-        t = tolerance
-        ratio = max(t.oracle_ratio, _RATIO_ALONE) if math.isinf(t.atol) else t.oracle_ratio
-        return Bounds(t.atol, t.rtol, ratio, t.oracle_floor, strict=True)
+        t, alone = tolerance, math.isinf(tolerance.atol)
+        units = _UNITS_ALONE * t.oracle_ratio if alone else 0.0
+        return Bounds(t.atol, t.rtol, t.oracle_ratio, t.oracle_floor, units, strict=True, alone=alone)
     eps = torch.finfo(dtype).eps
     width = "long" if eps < 1e-6 else "short"
     close = 1e-9 if eps < 1e-12 else max(1e-4, 4 * eps)
@@ -186,13 +201,15 @@ def output_error(
     oracle: torch.Tensor | None,
     bounds: Bounds,
     *,
+    movement: torch.Tensor | None = None,
     own_error: float | None = None,
     allowed_error: float | None = None,
 ) -> OutputError:
     """Every figure of one output; ``got`` and ``expected`` have one shape and dtype.
 
-    ``oracle`` is the float64 result. Where the error that is allowed is known already (a
-    timed call is held to the default trial's), it is given with ``own_error`` instead of found here.
+    ``oracle`` is the float64 result, ``movement`` what rounding to float32 moves each of its elements.
+    Where the error that is allowed is known already (a timed call is held to the default
+    trial's), it is given with ``own_error`` instead of found here.
     """
     shape, is_complex = tuple(expected.shape), expected.is_complex()
     dtype = str(expected.dtype).removeprefix("torch.")
@@ -201,12 +218,11 @@ def output_error(
         oracle = None if oracle is None else torch.view_as_real(oracle)
     got, expected = got.detach().reshape(-1), expected.detach().reshape(-1)
     oracle = None if oracle is None else oracle.detach().reshape(-1)
-    error = None
+    graded = None
     if oracle is not None:
-        error = largest_error(got, oracle)
-        own_error = largest_error(expected, oracle) if own_error is None else own_error
-        if allowed_error is None:
-            allowed_error = _allowed(expected, oracle, own_error, bounds)
+        graded = _whole(got, expected, oracle, bounds, own_error, allowed_error)
+        if movement is not None and bounds.movable and got.numel():
+            graded = _each(got, expected, oracle, movement.reshape(-1), bounds, graded)
     atol = bounds.atol
     if oracle is None and not bounds.strict:
         # Where everything is small, an absolute tolerance would let zeros pass.
@@ -214,10 +230,14 @@ def output_error(
     worst = _Worst()
     for start in range(0, expected.numel(), _CHUNK):
         part = slice(start, start + _CHUNK)
-        near = None if oracle is None or bounds.strict else (oracle[part], allowed_error or 0.0)
+        near = None
+        if oracle is not None and graded is not None and not bounds.strict:
+            near = oracle[part], graded.allowed if graded.bounds is None else graded.bounds[part]
         worst.add(got[part], expected[part], near, atol, bounds.rtol, start)
     total = expected.numel()
     first = worst.first
+    index_shape = (*shape, 2) if is_complex else shape
+    element = None if graded is None else graded.element
     return OutputError(
         path=path,
         shape=shape,
@@ -230,14 +250,80 @@ def output_error(
         total=total,
         atol=atol,
         rtol=bounds.rtol,
-        first_bad=None if first is None else _unravel(first, (*shape, 2) if is_complex else shape),
+        first_bad=None if first is None else _unravel(first, index_shape),
         got=None if first is None else float(got[first].item()),
         expected=None if first is None else float(expected[first].item()),
-        oracle_error=error,
-        reference_error=own_error if oracle is not None else None,
-        allowed_error=allowed_error if oracle is not None else None,
-        own_error_units=_units(error, own_error),
+        oracle_error=None if graded is None else graded.error,
+        reference_error=None if graded is None else graded.own_error,
+        allowed_error=None if graded is None else graded.allowed,
+        own_error_units=None if graded is None else _units(graded.error, graded.own_error),
+        bound_at=None if element is None else _unravel(element, index_shape),
     )
+
+
+@dataclass(frozen=True)
+class _Graded:
+    """How far an output is off float64, the yardstick for it, and how far it may be.
+
+    ``bounds`` are those of each element where they differ; then the figures are those of ``element``.
+    """
+
+    error: float
+    own_error: float
+    allowed: float
+    bounds: torch.Tensor | None = None
+    element: int | None = None
+
+
+def _whole(
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    oracle: torch.Tensor,
+    bounds: Bounds,
+    own_error: float | None,
+    allowed: float | None,
+) -> _Graded:
+    """One bound for the whole output. All tensors have one dimension, here and in :func:`_each`."""
+    own_error = largest_error(expected, oracle) if own_error is None else own_error
+    allowed = _allowed(expected, oracle, own_error, bounds) if allowed is None else allowed
+    return _Graded(largest_error(got, oracle), own_error, allowed)
+
+
+def _each(
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    oracle: torch.Tensor,
+    movement: torch.Tensor,
+    bounds: Bounds,
+    whole: _Graded,
+) -> _Graded:
+    """A bound for each element, from the larger of the reference's error there and ``movement``."""
+    fixed = _allowed(expected, oracle, 0.0, bounds)
+    # Where the reference is exact everywhere, rounding is no excuse.
+    fixed = min(fixed, bounds.floor + bounds.ratio * whole.own_error)
+    allowed = torch.empty_like(oracle)
+    most, element = -1.0, 0
+    for start in range(0, oracle.numel(), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        exact = oracle[part]
+        known = torch.maximum(_distance(expected[part].to(torch.float64), exact), movement[part])
+        if bounds.alone:
+            allowed[part] = bounds.ratio * known + fixed
+        else:
+            allowed[part] = (_MOVED_RATIO * known).clamp(min=whole.allowed)
+        # Nothing of nothing, and infinity of infinity, are within bounds.
+        used = (_distance(got[part].to(torch.float64), exact) / allowed[part]).nan_to_num(
+            nan=0.0, posinf=math.inf
+        )
+        if used.max().item() > most:
+            most, element = used.max().item(), start + int(used.argmax().item())
+    here = slice(element, element + 1)
+    error, limit = largest_error(got[here], oracle[here]), allowed[element].item()
+    if bounds.alone:
+        yardstick = (limit - bounds.floor) / bounds.ratio
+    else:
+        yardstick = limit / _MOVED_RATIO if limit > whole.allowed else whole.own_error
+    return _Graded(error, yardstick, limit, allowed, element)
 
 
 class _Worst:
@@ -252,7 +338,7 @@ class _Worst:
         self,
         got: torch.Tensor,
         expected: torch.Tensor,
-        near: tuple[torch.Tensor, float] | None,
+        near: tuple[torch.Tensor, float | torch.Tensor] | None,
         atol: float,
         rtol: float,
         start: int,

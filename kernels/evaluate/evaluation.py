@@ -78,6 +78,12 @@ class OutputError:
     ``own_error_units`` is the candidate's largest error against float64 divided by the
     reference's own (None where there is no float64 form). ``first_bad`` is the index of
     the first element out of tolerance in row-major order, with both values.
+
+    Where every element has a bound of its own, because rounding to float32 alone moves some further
+    than others, ``bound_at`` is the index of the element that uses most of its bound, and
+    ``oracle_error``, ``reference_error`` and ``allowed_error`` are that element's: its error, the
+    yardstick there (the larger of the reference's error and what rounding moves), and the
+    bound. Else ``bound_at`` is None, and they are the largest of the whole output and its one bound.
     """
 
     path: str  # where in the returned structure: "" for a single tensor, "[1]", "['x']"
@@ -98,6 +104,7 @@ class OutputError:
     reference_error: float | None = None
     allowed_error: float | None = None
     own_error_units: float | None = None
+    bound_at: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

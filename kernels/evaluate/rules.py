@@ -122,6 +122,12 @@ def judged(error: OutputError) -> str:
             f"{error.max_abs:.3g}"
         )
     if error.oracle_error is not None and not error.oracle_error <= (error.allowed_error or 0.0):
+        if error.bound_at is not None:
+            return (
+                f"{where}: at {error.bound_at} the error against float64 is {error.oracle_error:.3g}; the "
+                f"reference's there, or what rounding to float32 moves, is {error.reference_error:.3g}, "
+                f"which allows {error.allowed_error:.3g}"
+            )
         return (
             f"{where}: the largest error against float64 is {error.oracle_error:.3g}; the reference's is "
             f"{error.reference_error:.3g}, which allows {error.allowed_error:.3g}"

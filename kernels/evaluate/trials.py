@@ -31,6 +31,8 @@ from kernels.problem import Tolerance
 __all__ = ["CandidateFailed", "Drawn", "ReferenceFailed", "Trials"]
 
 _MOST_BYTES = 64 << 30
+# Of the time limit of a request: the runs look at the clock between operations alone.
+_MOVEMENT_SHARE = 0.4
 _SEEDED = {
     "cpu": "the generator is seeded before every timed call that is compared, which is in all times",
     "cuda": "outputs of timed calls are compared on new content alone",
@@ -308,6 +310,7 @@ class Trials:
             return wrong, ()
         errors, reason = [], ""
         oracles = dict(tensors_of(oracle))
+        moves: Mapping[str, torch.Tensor] | None = None
         for (path, ours), (_, theirs) in zip(leaves_of(got), leaves_of(expected), strict=True):
             bounds = bounds_of(theirs.dtype, drawn.tolerance)
             exact = oracles.get(path)
@@ -315,13 +318,17 @@ class Trials:
             if not (theirs.is_floating_point() or theirs.is_complex()):
                 exact = None
             error = output_error(path, ours, theirs, exact, bounds)
-            errors.append(error)
-            reason = reason or judged(error)
             if drawn.name == "default" and drawn.kind == "default":
                 self.dtypes[path] = theirs.dtype
                 self.output_bytes += theirs.numel() * theirs.element_size()
                 if error.allowed_error is not None and error.reference_error is not None:
                     self.allowed[path] = (error.reference_error, error.allowed_error)
+            if exact is not None and bounds.movable and (bounds.alone or judged(error)):
+                # Some runs in float64: only where they can make a difference.
+                moves = self.movement(oracles) if moves is None else moves
+                error = output_error(path, ours, theirs, exact, bounds, movement=moves.get(path))
+            errors.append(error)
+            reason = reason or judged(error)
         left = dict(tensors_of(rebuilt(drawn.written, after))) if changed else {}
         for path, theirs in zip(drawn.facts["changes"], changed, strict=True):
             bounds = bounds_of(theirs.dtype, drawn.tolerance)
@@ -336,6 +343,25 @@ class Trials:
         oracle = self.take_reference(reply["oracle"]) if "oracle" in reply else None
         changed = self.take_reference(reply["changed"])
         return expected, oracle, changed, str(reply.get("no_oracle", ""))
+
+    def movement(self, oracles: Mapping[str, Any], number: int | None = None) -> dict[str, torch.Tensor]:
+        """How far rounding to float32 moves each element of ``oracles``, the answer to the current draw.
+
+        Or to set ``number`` of the reference's. Empty where that cannot be said; ``skipped`` has the reason.
+        """
+        reply = self.ask_reference(
+            "movement",
+            folder=str(self.reference.folder),
+            # No number is drawn for it: what comes later must not depend on a candidate's output.
+            name=f"m{self._call_seed}",
+            seed=self._call_seed,
+            budget=self.options.time_limit * _MOVEMENT_SHARE,
+            number=number,
+        )
+        if "movement" not in reply:
+            self.skipped.setdefault("what rounding moves", str(reply["no_movement"]))
+            return {}
+        return dict(zip(oracles, self.take_reference(reply["movement"]), strict=True))
 
     def _inputs_after(self, written: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
         """The bytes of the inputs as the call left them."""

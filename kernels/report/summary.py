@@ -54,7 +54,10 @@ class Line:
 
 @dataclass(frozen=True)
 class WorstError:
-    """The largest error of all trials in units of the reference's own, and where it was."""
+    """The largest error of all trials in units of the reference's own, and where it was.
+
+    Where an element has a bound of its own, in units of the yardstick there.
+    """
 
     units: float
     allowed: float | None

@@ -195,6 +195,8 @@ def test_what_an_output_is_judged_by() -> None:
     assert "1 of 2 elements" in judged(BAD)
     assert "against float64" in judged(FAR)
     assert "against float64" in judged(replace(GOOD, oracle_error=float("nan")))
+    assert judged(replace(GOOD, bound_at=(1,))) == ""
+    assert "at (1,) the error against float64 is 1;" in judged(replace(FAR, bound_at=(1,)))
 
 
 # -- verify ------------------------------------------------------------------------------------------
@@ -233,6 +235,17 @@ def document() -> dict[str, Any]:
 
 def test_a_report_that_follows() -> None:
     assert differences(document()) == []
+
+
+def test_a_report_of_an_element_beyond_its_own_bound() -> None:
+    far = replace(FAR, bound_at=(1,))
+    wrong = replace(trial(passed=False, layer="output"), outputs=(far,), reason=judged(far))
+    found = decide([wrong], [])
+    words = {"status": found.status.value, "reason": found.reason, "layer": found.layer, "timing": None}
+    told = json.loads(json.dumps(as_json([wrong])))
+    assert differences({**document(), **words, "trials": told}) == []
+    told[0]["outputs"][0]["bound_at"] = [0]
+    assert any("the figures say" in line for line in differences({**document(), **words, "trials": told}))
 
 
 def forged(change: Callable[[dict[str, Any]], None]) -> list[str]:

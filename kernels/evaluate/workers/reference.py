@@ -42,6 +42,7 @@ def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
         "expect": reference.expect,
         "contents": reference.contents,
         "expect_contents": reference.expect_contents,
+        "movement": reference.movement,
         "gradients": reference.gradients,
         "baselines": reference.baselines,
         "time": reference.time,
@@ -196,6 +197,27 @@ class Reference:
             with torch.no_grad():
                 outputs.append(call(*inputs))
         return {"outputs": write_value(outputs, Path(folder) / f"{name}.out", values_only=True)}
+
+    def movement(
+        self, folder: str, name: str, seed: int, budget: float, number: int | None = None
+    ) -> dict[str, Any]:
+        """How far rounding to float32 moves float64's answer to the current draw, or to set ``number``.
+
+        One tensor for each tensor of the answer; see :mod:`kernels.evaluate.workers.rounding`.
+        """
+        from kernels.evaluate.workers.rounding import computes_in_float64, movement
+
+        draw = self._current()
+        inputs = draw.inputs if number is None else self._sets[number]
+        if draw.oracle is None:
+            return {"no_movement": "there is no float64 form"}
+        try:
+            if computes_in_float64(draw.model, inputs):
+                return {"no_movement": "the reference itself computes in float64"}
+            moves = movement(draw.oracle, inputs, seed=seed, seconds=budget)
+        except Exception as error:
+            return {"no_movement": f"{type(error).__name__}: {error}"[:300]}
+        return {"movement": write_value(moves, Path(folder) / f"{name}.moves", values_only=True)}
 
     def gradients(self, folder: str, name: str, seed: int) -> dict[str, Any]:
         """Gradients of the current draw, by input and parameter."""
