@@ -105,9 +105,11 @@ GQA = {
     "hopper_float32_head_dim_40": ("hopper", "float32", 40, (6, 2), 140, 140),
     "hopper_float32_head_dim_256": ("hopper", "float32", 256, (1, 1), 100, 100),
     "hopper_bfloat16": ("hopper", "bfloat16", 128, (3, 1), 140, 140),
+    "hopper_bfloat16_short_of_a_tile": ("hopper", "bfloat16", 72, (3, 1), 110, 110),
+    "hopper_float16": ("hopper", "float16", 64, (4, 1), 150, 150),
     "hopper_float16_head_dim_63": ("hopper", "float16", 63, (2, 1), 200, 200),
     "hopper_more_rows_than_keys": ("hopper", "float32", 128, (4, 1), 100, 30),
-    "hopper_more_keys_than_rows": ("hopper", "float32", 128, (4, 1), 60, 190),
+    "hopper_more_keys_than_rows": ("hopper", "float32", 128, (4, 1), 70, 190),
     "tensor_float32": ("tensor", "float32", 128, (4, 1), 100, 100),
     "tensor_float32_long": ("tensor", "float32", 64, (2, 1), 270, 270),
     "tensor_float32_head_dim_40": ("tensor", "float32", 40, (3, 1), 140, 140),
@@ -270,6 +272,31 @@ def test_not_finite(builds: Builds, variant: str, seqlen: int, which: int, bad: 
     assert torch.isfinite(out[0, :121]).all()
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["q", "k", "v"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_not_finite_in_16_bits(builds: Builds, dtype: str, which: int, bad: float) -> None:
+    """The tensor cores read q as it is: what is not finite shows in the row's shift."""
+    built = builds.start(Wanted("gqa_attn", "hopper", dtype, 64)).result()
+    inputs = GQA_ATTN.make_inputs(1, 150, 150, 2, 2, 64, dtype=dtype)
+    inputs[which][0, 121, 1, 5] = bad
+    out, workspace = run(built, *inputs)
+    assert_close(out, GQA_ATTN.model()(*inputs), BY_DTYPE[dtype])
+    assert torch.isfinite(out[0, :121]).all()
+    assert not finished(workspace, 2, 150).all()
+
+
+@pytest.mark.parametrize(("dtype", "fast"), [("float16", False), ("bfloat16", False), ("float32", True)])
+def test_logits_beyond_the_shifts(builds: Builds, dtype: str, fast: bool) -> None:
+    """Where floats are more than one apart a shift cannot stand for the maximum."""
+    built = builds.start(Wanted("gqa_attn", "hopper", dtype, 64, fast=fast)).result()
+    q, k, v = GQA_ATTN.make_inputs(1, 150, 150, 1, 1, 64, dtype=dtype)
+    inputs = [(q.float() * 4096).to(q.dtype), (k.float() * 8192).to(k.dtype), v]
+    out, workspace = run(built, *inputs)
+    assert_close(out, GQA_ATTN.model()(*inputs), BY_DTYPE[dtype])
+    assert not finished(workspace, 1, 150).all()
+
+
 @pytest.mark.parametrize("variant", ["hopper", "tensor"])
 @pytest.mark.parametrize(("package", "dtype"), [("gqa_attn", "float32"), ("fp8_attn", "int8")])
 def test_every_order_of_threads_gives_the_same(
@@ -305,7 +332,9 @@ assert worst < (1e-2 if out.dtype.itemsize == 2 else 1e-5), worst
 IN_BOUNDS = {
     "gqa_hopper": ("gqa_attn", "hopper", "float32", 128, 4, "1 70 70 4 1"),
     "gqa_hopper_bfloat16": ("gqa_attn", "hopper", "bfloat16", 72, 2, "1 130 40 2 1"),
+    "gqa_hopper_float16": ("gqa_attn", "hopper", "float16", 63, 3, "1 110 110 3 1"),
     "gqa_tensor": ("gqa_attn", "tensor", "float32", 36, 2, "1 70 90 2 1"),
+    "gqa_tensor_one_step": ("gqa_attn", "tensor", "float32", 36, 2, "1 30 30 2 1"),
     "gqa_portable": ("gqa_attn", "portable", "float32", 33, 2, "2 40 40 4 2"),
     "gqa_short": ("gqa_attn", "portable", "float32", 32, 4, "1 75 75 8 2"),
     "fp8_hopper": ("fp8_attn", "hopper", "int8", 37, 1, "1 70 2"),

@@ -73,7 +73,9 @@ CASES = (
     case("head_dim_33", head_dim=33, heads=(2, 1)),
     case("head_dim_160", head_dim=160, heads=(2, 1)),
     case("head_dim_256", head_dim=256, heads=(2, 2)),
-    case("shortest", seqlen=64),
+    case("shortest", seqlen=48, head_dim=160),
+    case("short", seqlen=65),
+    case("before_the_short", seqlen=64),
     case("whole_tiles", seqlen=256),
     case("more_rows_than_keys", seqlen=300, seqlen_k=100),
     case("one_key", seqlen=100, seqlen_k=1),
@@ -112,6 +114,31 @@ def test_is_chosen_on_hopper_alone():
 @hopper(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name))
 def test_parity(case):
     assert_parity(PROBLEM, case, "cuda")
+
+
+@hopper(
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
+    pytest.mark.parametrize(
+        ("seqlen", "head_dim", "dtype", "kernel"),
+        [
+            (64, 128, "float32", "tensor"),
+            (65, 128, "float32", "hopper"),
+            (96, 128, "bfloat16", "tensor"),
+            (97, 128, "bfloat16", "hopper"),
+            (47, 160, "float32", "portable"),
+            (48, 160, "float32", "hopper"),
+            (96, 64, "float32", "short"),
+            (47, 33, "float32", "portable"),
+        ],
+    ),
+)
+def test_which_kernel_of_the_library_serves(seqlen, head_dim, dtype, kernel):
+    """By length and head_dim: one launch where three would take longer than the work."""
+    inputs = make_inputs(2, seqlen, seqlen, 4, 2, head_dim, dtype=dtype, device="cuda")
+    ModelNew()(*inputs)
+    names = cuda_kernels(lambda: ModelNew()(*inputs))
+    assert any(f"{kernel}_attention_kernel" in name for name in names)
+    assert len(names) == (3 if kernel == "hopper" else 1)
 
 
 @hopper(pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"))

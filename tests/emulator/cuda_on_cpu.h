@@ -312,6 +312,16 @@ inline uint32_t __reduce_min_sync(unsigned, uint32_t x) {
   emulator::exchange(x, all);
   return *std::min_element(all, all + 32);
 }
+template <typename T>
+T __ldcg(const T* address) {
+  return *address;
+}
+// Rounded down. In long double the sum is exact but for bits that no float has.
+inline float __fmaf_rd(float x, float y, float z) {
+  const long double exact = static_cast<long double>(x) * y + z;
+  const float nearest = static_cast<float>(exact);
+  return nearest > exact ? std::nextafter(nearest, -INFINITY) : nearest;
+}
 template <typename T, typename VALUE>
 T atomicAdd(T* target, VALUE value) {
   const T before = *target;

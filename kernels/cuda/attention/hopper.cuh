@@ -36,15 +36,17 @@
 // Numerics
 //   The low-order products are issued first: the tensor cores cut off bits at each step. P V starts
 //   from zero for each tile and is added to O in fp32, for the same reason (16-bit outputs and FAST: O
-//   stays in the tensor cores). P is multiplied by 2^14 before it is split, the row sum with it. The maximum
-//   is subtracted before the scale is multiplied in. Scales are powers of two and undone exactly: K's and
+//   stays in the tensor cores). The maximum is subtracted before the scale is multiplied in; where O stays in the
+//   tensor cores an exponent is one multiply-add, S times a factor plus the row's shift, which was rounded, but is the
+//   same for all weights of a row. Weights are at 2^12 when they are split, and the maximum follows S only when that
+//   has grown by 2^3, or O would be rescaled at most tiles. Scales are powers of two and undone exactly: K's and
 //   Q's in the softmax scale, V's when P V is added. Masked keys are set to -inf before the maximum;
 //   key 0 is in the first tile and visible to every row, so a maximum is always finite.
 //   SCALED: the scales of q and k are multiplied into the softmax scale, their sign into Q, that of v into the last
 //   division. FAST: 11 bits of every operand and weight, as of half precision; int8 S stays exact.
 //   Where a tile of K or V that a job reads cannot be split, or a row of Q, or where a scale is zero, not a
-//   number or far from one, the warpgroup leaves its 64
-//   rows to the portable kernel, which is launched after this one and returns at once elsewhere. Rows
+//   number or far from one, or where a row's shift is beyond 2^24, the warpgroup leaves its 64 rows to the
+//   portable kernel, which is launched after this one and returns at once elsewhere. Rows
 //   among the 64 that do not see the key in question are then also the portable kernel's.
 //   Fixed order throughout: bitwise the same on repeat and inside any batch.
 //
@@ -85,15 +87,21 @@ struct HopperConsumer {
   // inputs the second part is left out where the squares of a row's weights sum to less than 1 / 32, and what
   // is left is 2e-5 of the values, a fifth of the tolerance, in the mean.
   static constexpr bool LOW_IS_OPTIONAL = P_PARTS == 2 && !PROMOTE;
-  static constexpr float P_SCALE = P_PARTS == 2 ? 16384.0f : 1.0f;  // or the second part would be denormal
+  // Weights are 2^P_EXPONENT times exp(S - max), or small ones and the second part would be denormal. The maximum may
+  // lie behind the largest S by 2^SLACK, so that O is seldom rescaled: together below fp16's 2^16.
+  static constexpr float P_EXPONENT = 12.0f;
+  static constexpr float SLACK = 3.0f;
+  // Floats from here on are more than one apart: weights could be far smaller than meant.
+  static constexpr float MAX_SHIFT = 16777216.0f;  // 2^24
 
   float o[COLUMN_BLOCKS][COLUMNS / 2];
   float s[BLOCK_N / 2];
   int32_t integer_s[IS_INT8<T> ? BLOCK_N / 2 : 1];  // S as it comes of int8
   uint32_t p[P_PARTS][K_STEPS][4];
-  float row_max[2];  // of S times Q's scale
-  float row_sum[2];  // this lane's share, times P_SCALE
-  float row_square[LOW_IS_OPTIONAL ? 2 : 1];  // the same of the squares
+  // PROMOTE: the maximum of S times Q's scale. Else what is added to an exponent: P_EXPONENT less the maximum.
+  float row_max[2];
+  float row_sum[2];    // of weights, this lane's share
+  float row_square[LOW_IS_OPTIONAL ? 2 : 1];  // the same of the squares, or more
   bool low_matters = P_PARTS == 2;  // whether P's second part does
 
   // S = Q K^T for the tile at k_address; runs on. take_scores() must follow.
@@ -117,10 +125,16 @@ struct HopperConsumer {
         const int inner = step % 4 * 32;
         const uint64_t a = q.at(q_part * Smem::Q_PART_BYTES + step / 4 * Smem::Q_SLAB_BYTES + inner);
         const uint64_t b = k.at(k_part * TILE::K_PART_BYTES + step / 4 * TILE::SLAB_BYTES + inner);
+        const auto multiply = [&](auto adds) {
+          if constexpr (TILE::IS_DIRECT && IS_BFLOAT16<T>)
+            ptx::wgmma_shared_bfloat16<decltype(adds)::VALUE>(target, a, b);
+          else
+            ptx::wgmma_shared<decltype(adds)::VALUE>(target, a, b);
+        };
         if (pass == 0 && step == 0)
-          ptx::wgmma_shared<false>(target, a, b);
+          multiply(Constant<false>());
         else
-          ptx::wgmma_shared<true>(target, a, b);
+          multiply(Constant<true>());
       }
     }
     ptx::wgmma_commit();
@@ -139,6 +153,7 @@ struct HopperConsumer {
     if constexpr (IS_INT8<T>) {
 #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = static_cast<float>(integer_s[i]);
+      if constexpr (BLOCK_N == 128) ptx::hold(s);  // or mask() would work on a second copy, which has no registers
     }
   }
 
@@ -172,38 +187,67 @@ struct HopperConsumer {
       if (i / 4 * 8 + column + i % 2 >= limit[i / 2 % 2]) s[i] = minus_infinity(0.0f);
   }
 
-  // S becomes P_SCALE * exp(S - max); returns what O must be multiplied by.
+  // S becomes weights; returns what O must be multiplied by.
   __device__ __forceinline__ void exponentials(const float (&row_scale)[2], const TileScale& scale, float (&rescale)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float before = row_max[half] * scale.k;
-      float max = before;
+      float max = s[half * 2];
 #pragma unroll
       for (int i = half * 2; i < BLOCK_N / 2; i += 4) max = fmaxf(max, fmaxf(s[i], s[i + 1]));
 #pragma unroll
       for (int offset = 1; offset < 4; offset *= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
       const float factor = row_scale[half] * scale.k_inverse;
-      rescale[half] = exponential(before - max, factor);
-      row_max[half] = max * scale.k_inverse;
-      float even = 0, odd = 0, square = 0;
+      float before = row_max[half];
+      if constexpr (PROMOTE) {  // subtracted first: a weight of one is a power of two, and nothing is lost of V
+        before *= scale.k;
+        max = (max - before) * factor > SLACK ? max : before;
+        row_max[half] = max * scale.k_inverse;
+        rescale[half] = ptx::exp2_approximate((before - max) * factor);
+      } else {  // rounded down: no weight is above 2^(P_EXPONENT + SLACK), whatever S is
+        const float shift = __fmaf_rd(max, -factor, P_EXPONENT);
+        row_max[half] = shift < before - SLACK ? shift : before;
+        rescale[half] = ptx::exp2_approximate(row_max[half] - before);
+      }
+      const auto weight = [&](float x) {
+        if constexpr (PROMOTE) return ptx::exp2_approximate(fmaf(x - max, factor, P_EXPONENT));
+        return ptx::exp2_approximate(fmaf(x, factor, row_max[half]));
+      };
+      float sum = 0, square = 0;
 #pragma unroll
       for (int i = half * 2; i < BLOCK_N / 2; i += 4) {
-        s[i] = exponential(s[i] - max, factor);
-        s[i + 1] = exponential(s[i + 1] - max, factor);
-        if (P_SCALE != 1.0f) s[i] *= P_SCALE, s[i + 1] *= P_SCALE;
-        even += s[i];
-        odd += s[i + 1];
-        if constexpr (LOW_IS_OPTIONAL) square += s[i] * s[i] + s[i + 1] * s[i + 1];
+        s[i] = weight(s[i]);
+        s[i + 1] = weight(s[i + 1]);
+        const float pair = s[i] + s[i + 1];
+        sum += pair;
+        if constexpr (LOW_IS_OPTIONAL) square += pair * pair;
       }
-      row_sum[half] = row_sum[half] * rescale[half] + (even + odd);
+      row_sum[half] = row_sum[half] * rescale[half] + sum;
       if constexpr (LOW_IS_OPTIONAL)
         row_square[half] = row_square[half] * rescale[half] * rescale[half] + square;
     }
     if constexpr (LOW_IS_OPTIONAL) {
-      // A lane's quarter stands for its rows: 32 times the squares against the square of four times the sum.
-      low_matters = ptx::any_of<128>(CONSUMER_BAR + threadIdx.x / 128 - 1, 8 * row_square[0] > row_sum[0] * row_sum[0] ||
-                                                                               8 * row_square[1] > row_sum[1] * row_sum[1]);
+      // A lane's quarter stands for its rows: 32 times the squares against the square of four times the sum. Where that
+      // does not do, the whole rows are looked at.
+      bool is_low = 8 * row_square[0] > row_sum[0] * row_sum[0] || 8 * row_square[1] > row_sum[1] * row_sum[1];
+      if (__any_sync(0xffffffffu, is_low)) {
+        is_low = false;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float sum = row_sum[half], square = row_square[half];
+#pragma unroll
+          for (int offset = 1; offset < 4; offset *= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            square += __shfl_xor_sync(0xffffffffu, square, offset);
+          }
+          is_low = is_low || 32 * square > sum * sum;
+        }
+      }
+      low_matters = ptx::any_of<128>(CONSUMER_BAR + threadIdx.x / 128 - 1, is_low);
     }
+  }
+  // Without PROMOTE: whether the largest weights are what they are meant to be.
+  __device__ __forceinline__ bool is_accurate() const {
+    return fabsf(row_max[0]) < MAX_SHIFT && fabsf(row_max[1]) < MAX_SHIFT;
   }
 
   __device__ __forceinline__ void split_weights() {
@@ -218,6 +262,63 @@ struct HopperConsumer {
       }
   }
 
+  // Stores row `half` of this lane, which has two neighbouring columns of every eight; the four lanes of a row trade
+  // them for 16 bytes each where a row of the output can be written so. For whole warps.
+  template <typename OUT>
+  __device__ __forceinline__ void store(OUT* out, bool is_there, int half, float normalise) const {
+    constexpr int WORDS = sizeof(OUT) / 2;   // 32-bit words of two columns
+    constexpr int TRADED = 4 / WORDS;        // eights of columns, and lanes, among which words are traded
+    const int lane = threadIdx.x % 4;
+    struct alignas(2 * sizeof(OUT)) Pair {
+      OUT x, y;
+    };
+    const auto pair = [&](int eight) {
+      const float* from = o[eight * 8 / COLUMNS] + eight * 8 % COLUMNS / 2 + half * 2;
+      return Pair{from_accumulator<OUT>(from[0] * normalise), from_accumulator<OUT>(from[1] * normalise)};
+    };
+    if constexpr (HEAD_DIM * sizeof(OUT) % 16 == 0) {
+#pragma unroll
+      for (int eight = 0; eight < TILE::PADDED / 8; eight += TRADED) {
+        uint32_t words[TRADED][WORDS];
+#pragma unroll
+        for (int i = 0; i < TRADED; ++i) {
+          const Pair mine = pair(eight + i);
+          memcpy(words[i], &mine, sizeof(mine));
+        }
+        // Afterwards words[i] is what lane i of the traders had of this lane's eight.
+#pragma unroll
+        for (int step = 1; step < TRADED; step *= 2)
+#pragma unroll
+          for (int i = 0; i < TRADED; ++i) {
+            if (i & step) continue;
+#pragma unroll
+            for (int w = 0; w < WORDS; ++w) {
+              uint32_t &first = words[i][w], &second = words[i | step][w];
+              const bool is_upper = lane & step;
+              const uint32_t got = __shfl_xor_sync(0xffffffffu, is_upper ? first : second, step);
+              (is_upper ? first : second) = got;
+            }
+          }
+        const int column = (eight + lane % TRADED) * 8 + lane / TRADED * static_cast<int>(16 / sizeof(OUT));
+        uint4 bytes;
+        memcpy(&bytes, words, sizeof(bytes));
+        if (is_there && (HEAD_DIM == TILE::PADDED || column < HEAD_DIM)) *reinterpret_cast<uint4*>(out + column) = bytes;
+      }
+    } else {
+#pragma unroll
+      for (int eight = 0; eight < TILE::PADDED / 8; ++eight) {
+        const int column = eight * 8 + lane * 2;
+        const Pair mine = pair(eight);
+        if (HEAD_DIM % 2 == 0) {
+          if (is_there && column < HEAD_DIM) *reinterpret_cast<Pair*>(out + column) = mine;
+        } else {
+          if (is_there && column < HEAD_DIM) out[column] = mine.x;
+          if (is_there && column + 1 < HEAD_DIM) out[column + 1] = mine.y;
+        }
+      }
+    }
+  }
+
   __device__ __forceinline__ void rescale_output(const float (&rescale)[2]) {
     if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
 #pragma unroll
@@ -228,11 +329,9 @@ struct HopperConsumer {
 };
 
 template <typename T, int GROUP_SIZE>
-__device__ __forceinline__ PackedRows<T, GROUP_SIZE> query_rows(const HopperArguments& a, int head, int first_row) {
-  const int64_t batch = head / a.num_kv_heads;
-  const int64_t kv_head = head % a.num_kv_heads;
-  return {static_cast<const T*>(a.q) + batch * a.q_stride[0] + kv_head * GROUP_SIZE * a.q_stride[2],
-          first_row, a.q_stride[1], a.q_stride[2], a.q_stride[3], a.q_vectors};
+__device__ __forceinline__ PackedRows<T, GROUP_SIZE> query_rows(const HopperArguments& a, const HopperJob& job, int half_rows) {
+  return {static_cast<const T*>(a.q) + job.batch * a.q_stride[0] + static_cast<int64_t>(job.kv_head) * GROUP_SIZE * a.q_stride[2],
+          job.first_row + half_rows, a.q_stride[1], a.q_stride[2], a.q_stride[3], a.q_vectors};
 }
 
 // The three warps that have Q copied: takes jobs and hands them on.
@@ -242,21 +341,20 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
   using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   using Queries = HopperQueries<T, SCALED, FAST, HEAD_DIM>;
-  const int jobs = arguments.heads * arguments.row_tiles;
-  int job = blockIdx.x;
+  int job = blockIdx.x;  // of thread 0 alone
 #pragma unroll 1
-  for (int turn = 0;; ++turn) {
+  for (unsigned turn = 0;; ++turn) {
+    HopperJob& here = smem.copy_job();
     if (thread == 0) {
       ptx::barrier_wait(smem.copy_empty_bar(), turn % 2 ^ 1);
-      smem.copy_job() = job < jobs ? job : -1;
+      here = HopperJob::numbered<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N>(job, arguments);
       ptx::barrier_arrive(smem.copy_full_bar());
     }
-    const bool is_first = job < static_cast<int>(gridDim.x);
-    if (Smem::Q_BUFFERS == 1 && !is_first && job < jobs && arguments.q_vectors) {
+    ptx::sync_threads<LOADER_THREADS>(LOADER_BAR);
+    if (Smem::Q_BUFFERS == 1 && turn > 0 && here.kind == HopperJob::OURS && arguments.q_vectors) {
       // Halfway already, while the rows before are in use.
       constexpr int LINES = (HEAD_DIM * static_cast<int>(sizeof(T)) + 127) / 128;
-      const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job, arguments);
-      const PackedRows<T, GROUP_SIZE> rows = query_rows<T, GROUP_SIZE>(arguments, here.head, here.first_row);
+      const PackedRows<T, GROUP_SIZE> rows = query_rows<T, GROUP_SIZE>(arguments, here, 0);
 #pragma unroll 1
       for (int i = thread; i < here.rows_here * LINES; i += LOADER_THREADS)
         ptx::prefetch_to_l2(rows.row(i / LINES) + i % LINES * (128 / sizeof(T)));
@@ -265,18 +363,16 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       ptx::barrier_wait(smem.q_empty_bar(turn % Smem::Q_BUFFERS, half), turn / Smem::Q_BUFFERS % 2 ^ 1);
-      asm volatile("" : "+r"(job));  // worked out again, so that registers are free between
-      const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job < jobs ? job : 0, arguments);
-      const int rows_here = job < jobs ? here.rows_here - half * Queries::ROWS : 0;
+      const int rows_here = min(Queries::ROWS, max(0, here.rows_here - half * Queries::ROWS));
       Queries::template copy<LOADER_THREADS>(
           smem.q(turn % Smem::Q_BUFFERS) + half * Queries::ROWS * TILE::ROW_BYTES,
-          query_rows<T, GROUP_SIZE>(arguments, here.head, here.first_row + half * Queries::ROWS),
-          min(Queries::ROWS, rows_here), thread, smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
-      if (half == 0 && job < jobs) {
-        if (is_first) ptx::wait_for_previous_kernel();  // the tiles are there
-        if (thread == 0) smem.next_job() = gridDim.x + atomicAdd(arguments.next_job, 1);
+          query_rows<T, GROUP_SIZE>(arguments, here, half * Queries::ROWS),
+          here.kind == HopperJob::NONE ? -1 : rows_here, thread, smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
+      if (half == 0 && here.kind == HopperJob::OURS) {
+        if (turn == 0) ptx::wait_for_previous_kernel();  // the tiles are there
+        if (thread == 0) job = gridDim.x + atomicAdd(arguments.next_job, 1);
         if constexpr (SCALED) {
-          const HeadScales of_head = arguments.scales_of_heads.of(here.head % arguments.num_kv_heads);
+          const HeadScales of_head = arguments.scales_of_heads.of(here.kv_head);
           is_bad = !is_usable(of_head.q, of_head.k, of_head.v);
         }
         const TileScale* scales = arguments.scales + static_cast<int64_t>(here.head) * arguments.kv_tiles;
@@ -286,30 +382,30 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
         is_bad = ptx::any_of<LOADER_THREADS>(LOADER_BAR, is_bad);
       }
       if (thread == 0) {
-        smem.job(turn % Smem::Q_BUFFERS, half) = job < jobs ? job * 2 + is_bad : -1;
+        HopperJob& for_consumers = smem.job(turn, half);
+        for_consumers = here;
+        if (is_bad) for_consumers.kind = HopperJob::LEFT;
         ptx::barrier_arrive(smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
       }
     }
-    if (job >= jobs) return;
-    job = smem.next_job();
-    ptx::sync_threads<LOADER_THREADS>(LOADER_BAR);
+    if (here.kind == HopperJob::NONE) return;
+    ptx::sync_threads<LOADER_THREADS>(LOADER_BAR);  // none needs `here` any more
   }
 }
 
 // The one thread that has K and V copied.
-template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
 __device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem) {
   using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   Ring<Smem::BUFFERS> ring;
   ptx::wait_for_previous_kernel();  // the tiles are there
 #pragma unroll 1
-  for (int turn = 0;; ++turn) {
+  for (unsigned turn = 0;; ++turn) {
     ptx::barrier_wait(smem.copy_full_bar(), turn % 2);
-    const int job = smem.copy_job();
+    const HopperJob here = smem.copy_job();
     ptx::barrier_arrive(smem.copy_empty_bar());
-    if (job < 0) return;
-    const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job, arguments);
+    if (here.kind == HopperJob::NONE) return;
     const int64_t first_tile = static_cast<int64_t>(here.head) * arguments.kv_tiles;
 #pragma unroll 1
     for (int item = 0; item < 2 * here.num_tiles; ++item) {
@@ -319,10 +415,8 @@ __device__ __forceinline__ void copy_tiles(const HopperArguments& arguments, con
       ptx::barrier_wait(smem.empty_bar(ring.buffer), ring.parity ^ 1);
       ptx::Barrier* bar = smem.full_bar(ring.buffer);
       const int bytes = is_v ? TILE::V_BYTES : TILE::K_BYTES;
-      const bool has_scale = !TILE::IS_EXACT && !is_v;
-      ptx::barrier_arrive_expecting(bar, bytes + (has_scale ? static_cast<int>(sizeof(TileScale)) : 0));
+      ptx::barrier_arrive_expecting(bar, bytes);
       ptx::bulk_copy(smem.tile(ring.buffer), arguments.tiles + TILE::offset(first_tile + tile, is_v), bytes, bar);
-      if (has_scale) ptx::bulk_copy(&smem.scale(ring.buffer), &arguments.scales[first_tile + tile], sizeof(TileScale), bar);
       ring.next();
     }
   }
@@ -341,60 +435,77 @@ __device__ __forceinline__ void skip(const HopperShared<T, SCALED, FAST, HEAD_DI
   }
 }
 
+// Where it is noted whether a consumer warpgroup's rows are written.
+__device__ __forceinline__ unsigned char* finished_place(const HopperArguments& arguments, const HopperJob& job, int half) {
+  return &arguments.finished[(static_cast<int64_t>(job.head) * arguments.row_tiles + job.row_tile) * 2 + half];
+}
+
 // Splits a consumer warpgroup's rows of Q; returns whether they are for it, and leaves word for the portable kernel.
-template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem, int job,
-                                           int q_buffer) {
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
+__device__ __forceinline__ bool split_rows(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem,
+                                           unsigned turn) {
   using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   using Queries = HopperQueries<T, SCALED, FAST, HEAD_DIM>;
   const int half = threadIdx.x / 128 - 1;
-  const HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N> here(job / 2, arguments);
-  float head_factor = 1.0f;
-  if constexpr (SCALED) {
-    const HeadScales of_head = arguments.scales_of_heads.of(here.head % arguments.num_kv_heads);
-    head_factor = of_head.q * of_head.k;
+  const HopperJob& here = smem.job(turn, half);
+  bool is_left = here.kind == HopperJob::LEFT;
+  if constexpr (!TILE::IS_DIRECT) {
+    float head_factor = 1.0f;
+    if constexpr (SCALED) {
+      const HeadScales of_head = arguments.scales_of_heads.of(here.kv_head);
+      head_factor = of_head.q * of_head.k;
+    }
+    const int q_buffer = turn % Smem::Q_BUFFERS;
+    const bool is_bad = Queries::split(smem.q(q_buffer) + half * Queries::ROWS * TILE::ROW_BYTES,
+                                       smem.q_scale(q_buffer) + half * Queries::ROWS,
+                                       here.rows_here - half * Queries::ROWS, head_factor);
+    ptx::async_proxy_fence();
+    is_left = ptx::any_of<128>(CONSUMER_BAR + half, is_left || is_bad);
+  } else {
+    ptx::async_proxy_fence();
   }
-  bool is_left =
-      Queries::split(smem.q(q_buffer) + half * Queries::ROWS * TILE::ROW_BYTES,
-                     smem.q_scale(q_buffer) + half * Queries::ROWS, here.rows_here - half * Queries::ROWS, head_factor);
-  ptx::async_proxy_fence();
-  is_left = ptx::any_of<128>(CONSUMER_BAR + half, is_left || job % 2 != 0);
-  if (threadIdx.x % 128 == 0)
-    arguments.finished[(static_cast<int64_t>(here.head) * arguments.row_tiles + here.row_tile) * 2 + half] = !is_left;
+  if (threadIdx.x % 128 == 0) *finished_place(arguments, here, half) = !is_left;
   return !is_left;
 }
 
 // A job whose rows are left to the portable kernel.
-template <typename T, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
-__device__ __forceinline__ void pass_over(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem, int job,
-                                          int q_buffer, Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring) {
-  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
+template <typename T, bool SCALED, bool FAST, int HEAD_DIM>
+__device__ __forceinline__ void pass_over(const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem, unsigned turn,
+                                          Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring) {
+  using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
+  const int half = threadIdx.x / 128 - 1;
+  const int items = 2 * smem.job(turn, half).num_tiles;
   __syncwarp();
-  if (threadIdx.x % 32 == 0) ptx::barrier_arrive(smem.q_empty_bar(q_buffer, threadIdx.x / 128 - 1));
-  skip(smem, ring, 2 * HopperJob<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N>(job, arguments).num_tiles);
+  if (threadIdx.x % 32 == 0) ptx::barrier_arrive(smem.q_empty_bar(turn % Smem::Q_BUFFERS, half));
+  skip(smem, ring, items);
 }
 
 // One consumer warpgroup's share of a job.
 template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
 __device__ __forceinline__ void attend(const HopperArguments& arguments, const HopperShared<T, SCALED, FAST, HEAD_DIM>& smem,
-                                       int job, int q_buffer, Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring) {
+                                       unsigned& turn, Ring<HopperMemory<T, SCALED, FAST, HEAD_DIM>::BUFFERS>& ring) {
   using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   using Consumer = HopperConsumer<T, SCALED, FAST, HEAD_DIM>;
   constexpr int BLOCK_N = TILE::BLOCK_N;
-  const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> here(job, arguments);
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);  // known to be uniform
+  const HopperJob& here = smem.job(turn, warpgroup);
   const int lane = threadIdx.x % 32;
   const int row_in_tile = threadIdx.x / 32 * 16 - 64 + lane / 4;  // this lane has it and the eighth after it
-  const uint32_t q_address = ptx::shared_address(smem.q(q_buffer)) + warpgroup * 64 * TILE::ROW_BYTES;
+  const uint32_t q_address = ptx::shared_address(smem.q(turn % Smem::Q_BUFFERS)) + warpgroup * 64 * TILE::ROW_BYTES;
   const uint32_t tile_address = ptx::shared_address(smem.tile(0));
   const auto release = [&](ptx::Barrier* bar) {
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(bar);
   };
-  const auto tile_scale = [&](int buffer) {
+  // From L2, with a product or two under way: a second copy for each tile would cost more.
+  const auto tile_scale = [&](int tile) {
     if constexpr (TILE::IS_EXACT) return TileScale{1, 1, 1, 1};
-    return smem.scale(buffer);
+    asm volatile("" : "+r"(turn));  // read again, so that registers are free elsewhere
+    const int64_t first_tile = static_cast<int64_t>(smem.job(turn, warpgroup).head) * arguments.kv_tiles;
+    const float4 found = __ldcg(reinterpret_cast<const float4*>(arguments.scales + first_tile + tile));
+    return TILE::IS_DIRECT ? TileScale{1, 1, found.z, found.w} : TileScale{found.x, found.y, found.z, found.w};
   };
   // Rows past the last keep the last one's keys; they are not stored.
   const int first_row = here.first_row + warpgroup * 64;
@@ -404,7 +515,7 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   Consumer c;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    c.row_max[half] = minus_infinity(0.0f);
+    c.row_max[half] = Consumer::PROMOTE ? minus_infinity(0.0f) : -minus_infinity(0.0f);
     c.row_sum[half] = 0;
     if constexpr (Consumer::LOW_IS_OPTIONAL) c.row_square[half] = 0;
   }
@@ -415,8 +526,8 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   float partial[Consumer::PROMOTE ? Consumer::COLUMNS / 2 : 1];
   float rescale[2];
 
+  TileScale scale = tile_scale(0);
   ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
-  TileScale scale = tile_scale(ring.buffer);
   ptx::wgmma_fence();
   c.issue_scores(q_address, tile_address + ring.buffer * Smem::BUFFER_BYTES);
   ptx::wgmma_wait<0>();
@@ -424,18 +535,24 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   release(smem.empty_bar(ring.buffer));
   ring.next();
   const auto exponentials = [&](bool is_last) {
-    const float* q_scale = smem.q_scale(q_buffer) + row_in_tile;
-    c.exponentials({arguments.exponent_scale * q_scale[0], arguments.exponent_scale * q_scale[8]}, scale, rescale);
-    if (is_last) release(smem.q_empty_bar(q_buffer, threadIdx.x / 128 - 1));
+    if constexpr (TILE::IS_DIRECT) {
+      c.exponentials({arguments.exponent_scale, arguments.exponent_scale}, scale, rescale);
+    } else {
+      int thread = threadIdx.x;
+      asm volatile("" : "+r"(thread), "+r"(turn));  // worked out again, so that registers are free elsewhere
+      const float* q_scale = smem.q_scale(turn % Smem::Q_BUFFERS) + (thread / 32 * 16 - 64 + thread % 32 / 4);
+      c.exponentials({arguments.exponent_scale * q_scale[0], arguments.exponent_scale * q_scale[8]}, scale, rescale);
+    }
+    if (is_last) release(smem.q_empty_bar(turn % Smem::Q_BUFFERS, threadIdx.x / 128 - 1));
   };
   const auto mask = [&](int first_key) {
     if (seen_by_all >= first_key + BLOCK_N) return;
-    asm volatile("" : "+r"(job));  // worked out again, so that the registers are free elsewhere
-    const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> masked(job, arguments);
+    asm volatile("" : "+r"(turn));  // read again, so that the registers are free elsewhere
+    const int first_row = smem.job(turn, warpgroup).first_row;
     int limit[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = masked.first_row + row_in_tile + half * 8;
+      const int row = first_row + row_in_tile + half * 8;
       limit[half] = min(row / GROUP_SIZE + 1, arguments.seqlen_k) - first_key;
     }
     c.mask(limit);
@@ -488,7 +605,7 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
     c.issue_scores(q_address, tile_address + k_place.buffer * Smem::BUFFER_BYTES);
     ptx::barrier_wait(smem.full_bar(v_place.buffer), v_place.parity);
     issue_values(v_address, with_low);
-    scale = tile_scale(k_place.buffer);
+    scale = tile_scale(tile);
     ptx::wgmma_wait<(Consumer::PROMOTE ? 1 : Consumer::COLUMN_BLOCKS)>();
     c.take_scores();
     release(smem.empty_bar(k_place.buffer));
@@ -513,14 +630,14 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
       step(tile, Constant<false>());
   }
 
-  asm volatile("" : "+r"(job));  // worked out again, so that the loop above need not hold it
-  const HopperJob<GROUP_SIZE, TILE::BLOCK_M, BLOCK_N> done(job, arguments);
+  asm volatile("" : "+r"(turn));  // read again, so that the loop above need not hold it
+  const HopperJob done = smem.job(turn, warpgroup);
 
   // A warpgroup whose rows end before its neighbour's passes over the items it does not need.
   int items_left = 2 * (done.num_tiles - my_tiles);
   if (items_left > 0) skip(smem, ring, 1);
   float v_scale = 1.0f;
-  if constexpr (SCALED) v_scale = arguments.scales_of_heads.of(done.head % arguments.num_kv_heads).v;
+  if constexpr (SCALED) v_scale = arguments.scales_of_heads.of(done.kv_head).v;
   ptx::barrier_wait(smem.full_bar(ring.buffer), ring.parity);
   const uint32_t v_address = tile_address + ring.buffer * Smem::BUFFER_BYTES;
   if (!Consumer::LOW_IS_OPTIONAL || c.low_matters) {
@@ -534,8 +651,11 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   ring.next();
   skip(smem, ring, items_left - 1);
 
-  const int64_t batch = done.head / arguments.num_kv_heads;
-  const int64_t kv_head = done.head % arguments.num_kv_heads;
+  if constexpr (!Consumer::PROMOTE) {
+    const bool is_left = ptx::any_of<128>(CONSUMER_BAR + warpgroup, !c.is_accurate());
+    if (is_left && threadIdx.x % 128 == 0) *finished_place(arguments, done, warpgroup) = 0;
+  }
+
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = c.row_sum[half];
@@ -545,29 +665,13 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
     if (!Consumer::PROMOTE) normalise *= scale.v_inverse;
     if (SCALED) normalise *= v_scale;
     const int row = row_in_tile + half * 8;
-    if (row >= done.rows_here) continue;
     const int packed = done.first_row + row;
     OUT* out = static_cast<OUT*>(arguments.out) +
-               (((batch * arguments.seqlen_q + packed / GROUP_SIZE) * arguments.num_kv_heads + kv_head) * GROUP_SIZE +
+               (((static_cast<int64_t>(done.batch) * arguments.seqlen_q + packed / GROUP_SIZE) * arguments.num_kv_heads + done.kv_head) *
+                    GROUP_SIZE +
                 packed % GROUP_SIZE) *
                    HEAD_DIM;
-#pragma unroll
-    for (int block = 0; block < Consumer::COLUMN_BLOCKS; ++block)
-#pragma unroll
-      for (int i = half * 2; i < Consumer::COLUMNS / 2; i += 4) {
-        const int dim = block * Consumer::COLUMNS + i / 4 * 8 + lane % 4 * 2;
-        struct alignas(2 * sizeof(OUT)) Pair {
-          OUT x, y;
-        };
-        const Pair pair = {from_accumulator<OUT>(c.o[block][i] * normalise),
-                           from_accumulator<OUT>(c.o[block][i + 1] * normalise)};
-        if (HEAD_DIM % 2 == 0) {
-          if (HEAD_DIM == TILE::PADDED || dim < HEAD_DIM) *reinterpret_cast<Pair*>(out + dim) = pair;
-        } else {
-          if (dim < HEAD_DIM) out[dim] = pair.x;
-          if (dim + 1 < HEAD_DIM) out[dim + 1] = pair.y;
-        }
-      }
+    c.template store<OUT>(out, row < done.rows_here, half, normalise);
   }
 }
 
@@ -598,20 +702,19 @@ __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_c
     if (threadIdx.x >= 32)
       hand_out_jobs<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
     else if (threadIdx.x == 0)
-      copy_tiles<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem);
+      copy_tiles<T, SCALED, FAST, HEAD_DIM>(arguments, smem);
   } else {
     ptx::take_registers<consumer_registers(Smem::Q_BUFFERS)>();
     Ring<Smem::BUFFERS> ring;
 #pragma unroll 1
-    for (int turn = 0;; ++turn) {
-      const int q_buffer = turn % Smem::Q_BUFFERS;
-      ptx::barrier_wait(smem.q_full_bar(q_buffer, threadIdx.x / 128 - 1), turn / Smem::Q_BUFFERS % 2);
-      const int job = __shfl_sync(0xffffffffu, smem.job(q_buffer, threadIdx.x / 128 - 1), 0);  // known to be uniform
-      if (job < 0) break;
-      if (split_rows<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, job, q_buffer))
-        attend<T, OUT, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
+    for (unsigned turn = 0;; ++turn) {
+      ptx::barrier_wait(smem.q_full_bar(turn % Smem::Q_BUFFERS, threadIdx.x / 128 - 1), turn / Smem::Q_BUFFERS % 2);
+      const int kind = __shfl_sync(0xffffffffu, static_cast<int>(smem.job(turn, threadIdx.x / 128 - 1).kind), 0);  // known to be uniform
+      if (kind == HopperJob::NONE) break;
+      if (split_rows(arguments, smem, turn))
+        attend<T, OUT, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, turn, ring);
       else
-        pass_over<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, job / 2, q_buffer, ring);
+        pass_over(smem, turn, ring);
     }
   }
 }

@@ -24,7 +24,7 @@ struct HopperMemory {
   static constexpr int MIN_BUFFERS = 3;   // K of the next tile and V of this one are read, another is filled
   static constexpr int MAX_BUFFERS = 8;
   static constexpr int REST_BYTES =
-      MAX_BUFFERS * (16 + 2 * 8) + 2 * (TILE::BLOCK_M * 4 + 2 * (2 * 8 + 4)) + 2 * 8 + 2 * 4;  // see HopperShared
+      MAX_BUFFERS * 2 * 8 + 2 * (TILE::BLOCK_M * 4 + 2 * 2 * 8) + 2 * 8 + 9 * 32;  // see HopperShared
   static constexpr int SPACE = LIMIT - ALIGNMENT - REST_BYTES;
   static constexpr int BUFFER_BYTES = TILE::V_BYTES;  // a tile of K or V
   // The next rows of Q are loaded while these are worked on, where both fit, and the registers to keep book of it
@@ -50,6 +50,8 @@ struct HopperArguments {
   int heads;             // batch * num_kv_heads
   int heads_in_section;  // that share L2
   int row_tiles;
+  int jobs;             // heads * row_tiles
+  int jobs_in_section;  // heads_in_section * row_tiles
   int kv_tiles;
   float exponent_scale;
   const unsigned char* tiles;
@@ -76,24 +78,35 @@ constexpr float MIN_ROW_SCALE = 1 / MAX_ROW_SCALE;
 
 // The packed rows of one (batch, kv head) that a block works on at a time. Jobs are numbered by
 // sections of heads, in each the longest rows first.
-template <int GROUP_SIZE, int BLOCK_M, int BLOCK_N>
-struct HopperJob {
+struct alignas(16) HopperJob {
+  enum Kind { NONE, LEFT, OURS };  // no more jobs; rows left to the portable kernel; rows of this one
+
   int head;  // batch * num_kv_heads + kv_head
+  int batch;
+  int kv_head;
   int row_tile;
   int first_row;
   int rows_here;
   int num_tiles;  // of keys
+  Kind kind;
 
-  __device__ __forceinline__ HopperJob(int job, const HopperArguments& a) {
-    const int section = job / (a.heads_in_section * a.row_tiles);
-    const int place = job % (a.heads_in_section * a.row_tiles);
+  template <int GROUP_SIZE, int BLOCK_M, int BLOCK_N>
+  __device__ __forceinline__ static HopperJob numbered(int job, const HopperArguments& a) {
+    HopperJob here;
+    here.kind = job < a.jobs ? OURS : NONE;
+    if (here.kind == NONE) job = 0;
+    const int section = job / a.jobs_in_section;
+    const int place = job % a.jobs_in_section;
     const int heads_here = min(a.heads_in_section, a.heads - section * a.heads_in_section);
-    head = section * a.heads_in_section + place % heads_here;
-    row_tile = a.row_tiles - 1 - place / heads_here;
-    first_row = row_tile * BLOCK_M;
-    rows_here = min(BLOCK_M, a.seqlen_q * GROUP_SIZE - first_row);
-    const int last_time = (first_row + rows_here - 1) / GROUP_SIZE;
-    num_tiles = (min(last_time + 1, a.seqlen_k) + BLOCK_N - 1) / BLOCK_N;
+    here.head = section * a.heads_in_section + place % heads_here;
+    here.batch = here.head / a.num_kv_heads;
+    here.kv_head = here.head % a.num_kv_heads;
+    here.row_tile = a.row_tiles - 1 - place / heads_here;
+    here.first_row = here.row_tile * BLOCK_M;
+    here.rows_here = min(BLOCK_M, a.seqlen_q * GROUP_SIZE - here.first_row);
+    const int last_time = (here.first_row + here.rows_here - 1) / GROUP_SIZE;
+    here.num_tiles = (min(last_time + 1, a.seqlen_k) + BLOCK_N - 1) / BLOCK_N;
+    return here;
   }
 };
 
@@ -126,15 +139,18 @@ struct HopperShared {
   using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   static constexpr int TILES = Smem::Q_BUFFERS * Smem::Q_BYTES;
-  static constexpr int SCALES = TILES + Smem::BUFFERS * Smem::BUFFER_BYTES;
-  static constexpr int FULL_BARS = SCALES + Smem::BUFFERS * static_cast<int>(sizeof(TileScale));
+  // A consumer reads its job until the next one begins, when the one after that may have been handed out.
+  static constexpr int JOB_SLOTS = 4;
+  static constexpr int JOBS = TILES + Smem::BUFFERS * Smem::BUFFER_BYTES;
+  static constexpr int FULL_BARS = JOBS + (JOB_SLOTS * 2 + 1) * static_cast<int>(sizeof(HopperJob));
   static constexpr int EMPTY_BARS = FULL_BARS + Smem::BUFFERS * 8;
   static constexpr int Q_FULL_BARS = EMPTY_BARS + Smem::BUFFERS * 8;
   static constexpr int Q_EMPTY_BARS = Q_FULL_BARS + Smem::Q_BUFFERS * 2 * 8;
   static constexpr int COPY_BARS = Q_EMPTY_BARS + Smem::Q_BUFFERS * 2 * 8;
   static constexpr int Q_SCALES = COPY_BARS + 2 * 8;
-  static constexpr int JOBS = Q_SCALES + Smem::Q_BUFFERS * TILE::BLOCK_M * 4;
-  static_assert(JOBS + (Smem::Q_BUFFERS * 2 + 2) * 4 + Smem::ALIGNMENT <= Smem::BYTES, "what is counted must be all");
+  static constexpr int END = Q_SCALES + Smem::Q_BUFFERS * TILE::BLOCK_M * 4;
+  static_assert(JOB_SLOTS > Smem::Q_BUFFERS, "a job must outlive the rows of Q");
+  static_assert(END + Smem::ALIGNMENT <= Smem::BYTES, "what is counted must be all");
 
   unsigned char* base;
 
@@ -142,9 +158,6 @@ struct HopperShared {
       : base(bytes + (0u - ptx::shared_address(bytes)) % Smem::ALIGNMENT) {}
   __device__ __forceinline__ unsigned char* q(int buffer) const { return base + buffer * Smem::Q_BYTES; }
   __device__ __forceinline__ unsigned char* tile(int buffer) const { return base + TILES + buffer * Smem::BUFFER_BYTES; }
-  __device__ __forceinline__ TileScale& scale(int buffer) const {
-    return reinterpret_cast<TileScale*>(base + SCALES)[buffer];
-  }
   __device__ __forceinline__ ptx::Barrier* full_bar(int buffer) const { return bars(FULL_BARS) + buffer; }
   __device__ __forceinline__ ptx::Barrier* empty_bar(int buffer) const { return bars(EMPTY_BARS) + buffer; }
   // Of the rows of a buffer that consumer warpgroup `half` has.
@@ -161,14 +174,12 @@ struct HopperShared {
   __device__ __forceinline__ float* q_scale(int buffer) const {
     return reinterpret_cast<float*>(base + Q_SCALES) + buffer * TILE::BLOCK_M;
   }
-  // For a consumer: twice the job, plus one where its rows are not for it; below zero when there is no more.
-  __device__ __forceinline__ int& job(int buffer, int half) const {
-    return reinterpret_cast<int*>(base + JOBS)[buffer * 2 + half];
+  // For consumer warpgroup `half`, with the rows of Q.
+  __device__ __forceinline__ HopperJob& job(unsigned turn, int half) const {
+    return reinterpret_cast<HopperJob*>(base + JOBS)[turn % JOB_SLOTS * 2 + half];
   }
-  // For the copying thread: the job, below zero when there is no more.
-  __device__ __forceinline__ int& copy_job() const { return job(Smem::Q_BUFFERS, 0); }
-  // Among the loading warps.
-  __device__ __forceinline__ int& next_job() const { return job(Smem::Q_BUFFERS, 1); }
+  // For the copying thread and the loading warps.
+  __device__ __forceinline__ HopperJob& copy_job() const { return reinterpret_cast<HopperJob*>(base + JOBS)[JOB_SLOTS * 2]; }
 
  private:
   __device__ __forceinline__ ptx::Barrier* bars(int offset) const { return reinterpret_cast<ptx::Barrier*>(base + offset); }
@@ -190,16 +201,39 @@ struct HopperQueries {
     return q_smem + byte / TILE::ROW_BYTES * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES + byte % TILE::ROW_BYTES;
   }
 
-  // Starts copying rows; `bar` gets this thread's arrival when its copies are done.
+  // Where the tensor cores look for a chunk of a row.
+  __device__ __forceinline__ static unsigned char* swizzled(unsigned char* q_smem, int row, int dim) {
+    return q_smem + dim / 64 * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES + (dim % 64 / 8 ^ row % 8) * 16 + dim % 8 * 2;
+  }
+
+  // Starts copying rows; `bar` gets this thread's arrival when its copies are done. IS_DIRECT: to where they will
+  // be used, and zeros beyond the last row and the last element. Nothing where rows_here is below zero.
   template <int THREADS, int GROUP_SIZE>
   __device__ __forceinline__ static void copy(unsigned char* q_smem, const PackedRows<T, GROUP_SIZE>& from, int rows_here,
                                               int thread, ptx::Barrier* bar) {
     asm volatile("" : "+r"(thread));  // or what follows from it would be kept in registers
+    const int rows = TILE::IS_DIRECT && rows_here >= 0 ? ROWS : rows_here;
 #pragma unroll 1
-    for (int row = thread / LANES; row < rows_here; row += THREADS / LANES) {
-      const T* row_gmem = from.row(row);
+    for (int row = thread / LANES; row < rows; row += THREADS / LANES) {
+      const bool is_there = !TILE::IS_DIRECT || row < rows_here;
+      const T* row_gmem = from.row(is_there ? row : 0);
 #pragma unroll 1
-      for (int vector = thread % LANES; vector * CHUNK < HEAD_DIM; vector += LANES) {
+      for (int vector = thread % LANES; vector * CHUNK < (TILE::IS_DIRECT ? round_up(HEAD_DIM, 16) : HEAD_DIM);
+           vector += LANES) {
+        if constexpr (TILE::IS_DIRECT) {
+          unsigned char* place = swizzled(q_smem, row, vector * CHUNK);
+          if (from.vectors) {
+            const bool is_padding = vector * CHUNK >= HEAD_DIM;
+            ptx::copy_async<VECTOR_BYTES>(place, is_padding ? row_gmem : row_gmem + vector * CHUNK, is_there && !is_padding);
+            continue;
+          }
+#pragma unroll 1
+          for (int e = 0; e < CHUNK; ++e) {
+            const int dim = vector * CHUNK + e;
+            reinterpret_cast<T*>(place)[e] = is_there && dim < HEAD_DIM ? row_gmem[dim * from.inner_stride] : T{};
+          }
+          continue;
+        }
         if (from.vectors) {
           ptx::copy_async<VECTOR_BYTES>(raw(q_smem, row, vector), row_gmem + vector * CHUNK);
         } else {
@@ -269,8 +303,7 @@ struct HopperQueries {
         for (int part = 0; part < VECTORS; ++part) {
           const int dim = (part * LANES + lane) * CHUNK;
           if (TILE::PADDED % (LANES * CHUNK) != 0 && dim >= TILE::PADDED) continue;
-          unsigned char* place = q_smem + dim / 64 * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES +
-                                 (dim % 64 / 8 ^ row % 8) * 16 + dim % 8 * 2;
+          unsigned char* place = swizzled(q_smem, row, dim);
           float(&y)[CHUNK] = x[i][part];
 #pragma unroll
           for (int e = 0; e < CHUNK; ++e) y[e] *= scale;

@@ -4,6 +4,7 @@
 
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/hopper.cuh"
+#include "cuda/attention/tensor.cuh"
 
 namespace attention {
 
@@ -64,8 +65,8 @@ struct HopperKernel {
       split.k_stride[i] = p.k_stride[i];
       split.v_stride[i] = p.v_stride[i];
     }
-    split.k_vectors = Portable::rows_are_vectors(p.k, p.k_stride);
-    split.v_vectors = Portable::rows_are_vectors(p.v, p.v_stride);
+    split.k_vectors = rows_are_vectors<T, HEAD_DIM>(p.k, p.k_stride);
+    split.v_vectors = rows_are_vectors<T, HEAD_DIM>(p.v, p.v_stride);
     split.seqlen_k = static_cast<int>(seen_keys(p));
     split.num_kv_heads = static_cast<int>(p.num_kv_heads);
     split.kv_tiles = static_cast<int>(kv_tiles(p));
@@ -74,7 +75,7 @@ struct HopperKernel {
     split.next_job = next_job;
     const dim3 split_grid(static_cast<unsigned>(heads * kv_tiles(p) * 2));
     constexpr int SPLIT_THREADS = SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREADS;
-    if constexpr (STARTS_EARLY<SCALED>) {
+    if constexpr (STARTS_EARLY) {
       error = launch_early(SPLIT, split_grid, SPLIT_THREADS, 0, stream, split);
     } else {
       SPLIT<<<split_grid, SPLIT_THREADS, 0, stream>>>(split);
@@ -85,7 +86,7 @@ struct HopperKernel {
     HopperArguments a = {};
     a.q = p.q;
     for (int i = 0; i < 4; ++i) a.q_stride[i] = p.q_stride[i];
-    a.q_vectors = Portable::rows_are_vectors(p.q, p.q_stride);
+    a.q_vectors = rows_are_vectors<T, HEAD_DIM>(p.q, p.q_stride);
     a.seqlen_q = static_cast<int>(p.seqlen_q);
     a.seqlen_k = split.seqlen_k;
     a.num_kv_heads = split.num_kv_heads;
@@ -95,6 +96,8 @@ struct HopperKernel {
     constexpr int64_t SECTION_BYTES = 24 << 20;  // half of an H100's or H200's L2
     const int64_t fit = SECTION_BYTES / (kv_tiles(p) * (TILE::K_BYTES + TILE::V_BYTES));
     a.heads_in_section = static_cast<int>(fit < 1 ? 1 : fit < heads ? fit : heads);
+    a.jobs = a.heads * a.row_tiles;
+    a.jobs_in_section = a.heads_in_section * a.row_tiles;
     a.exponent_scale = exponent_scale(p.softmax_scale, 0.0f);
     a.tiles = tiles;
     a.scales = scales;
@@ -102,8 +105,7 @@ struct HopperKernel {
     a.finished = finished;
     a.out = p.out;
     if (SCALED) a.scales_of_heads = ScaleArguments::from(p);
-    const int64_t jobs = heads * row_tiles(p);
-    const dim3 grid(static_cast<unsigned>(jobs < processors ? jobs : processors));
+    const dim3 grid(static_cast<unsigned>(a.jobs < processors ? a.jobs : processors));
     error = launch_early(FUNCTION, grid, 384, Smem::BYTES, stream, a);
     if (error != cudaSuccess) return error;
     return Portable::launch(p, stream, {finished, TILE::BLOCK_M / 2, 2 * row_tiles(p)});
@@ -115,18 +117,29 @@ template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GR
 struct HopperAttention {
   using Others = Attention<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, true>;  // one portable kernel for both uses
   using Hopper = HopperKernel<T, OUT, SCALED, FAST, HEAD_DIM, GROUP_SIZE>;
+  using Tensor = TensorKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE, false>;
   static_assert(ARCH == 900, "wgmma exists on sm_90a alone");
+  static constexpr bool HAS_TENSOR = HEAD_DIM % CHUNK == 0 && HEAD_DIM <= 128;  // wider rows take more than its registers
+  // Up to here one launch without a workspace takes less time than three (gqa_attn/README.md has the measurements).
+  static constexpr int64_t MAX_TENSOR_SEQLEN = sizeof(T) == 2 && !SCALED ? 96 : 64;
   // Fewer steps are one of the others' in less time (gqa_attn/README.md has the measurement).
   static constexpr int64_t MIN_SEQLEN = 48;
 
   static int32_t prepare() {
-    const cudaError_t error = Hopper::prepare();
+    cudaError_t error = Hopper::prepare();
+    if constexpr (HAS_TENSOR) {
+      if (error == cudaSuccess) error = Tensor::prepare();
+    }
     return error == cudaSuccess ? Others::prepare() : error;
   }
 
   static int32_t launch(const AttentionParams& params, void* stream) {
     if constexpr (Others::HAS_SHORT) {
       if (ShortKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>::serves(params)) return Others::launch(params, stream);
+    }
+    if constexpr (HAS_TENSOR) {
+      if (params.seqlen_q <= MAX_TENSOR_SEQLEN && Tensor::serves(params))
+        return Tensor::launch(params, static_cast<cudaStream_t>(stream));
     }
     if (params.seqlen_q < MIN_SEQLEN || !Hopper::serves(params)) return Others::launch(params, stream);
     void* workspace = params.allocate(params.allocator, Hopper::workspace_bytes(params));

@@ -4,7 +4,8 @@
 // Algorithm
 //   A block takes one tile, BLOCK_N keys of K or of V of one (batch, kv head). It finds the largest
 //   magnitude, scales the tile by a power of two that brings it near 2^14, and writes each element
-//   as PARTS halves, x = hi + lo. Elements past head_dim and past the last key are zero. K of int8 stays int8.
+//   as PARTS halves, x = hi + lo. Elements past head_dim and past the last key are zero. K of int8 and of gqa_attn's
+//   16-bit types stays as it is.
 //
 // Shapes and dtypes
 //   k and v [batch, seqlen_k, num_kv_heads, HEAD_DIM] of T, any strides.
@@ -52,7 +53,10 @@ struct HopperTile {
   static constexpr int PARTS = sizeof(T) == 4 && !FAST ? 2 : 1;  // fp16 parts of an element of q, k and v
   static constexpr int P_PARTS = FAST ? 1 : 2;                   // and of a weight
   static constexpr bool PROMOTE = !FAST && (SCALED || PARTS == 2);  // O is summed outside the tensor cores
-  static constexpr bool IS_EXACT = sizeof(T) == 1;       // as fp16, whatever the value, if it is finite
+  // The tensor cores multiply q and k as they are.
+  static constexpr bool IS_DIRECT = !SCALED && sizeof(T) == 2;
+  // As fp16, whatever the value, if it is finite.
+  static constexpr bool IS_EXACT = sizeof(T) <= 2 && !IS_BFLOAT16<T>;
   static constexpr int SCORE_BYTES = IS_INT8<T> ? 1 : 2;  // of an element of q and k as the tensor cores read it
   static constexpr int SLABS = (HEAD_DIM + 63) / 64;      // of v
   static constexpr int PADDED = SLABS * 64;
@@ -146,7 +150,7 @@ __global__ void __launch_bounds__(SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREAD
   constexpr int STEPS = Launch::STEPS;
   __shared__ uint32_t row_largest_smem[BLOCK_N];
 
-  if constexpr (STARTS_EARLY<SCALED>) ptx::wait_for_previous_kernel();  // the next kernel's Q must be there as well
+  if constexpr (STARTS_EARLY) ptx::wait_for_previous_kernel();  // the next kernel's Q must be there as well
   ptx::let_next_kernel_start();
   const bool is_v = blockIdx.x % 2;
   const int tile = blockIdx.x / 2 % arguments.kv_tiles;
@@ -202,9 +206,10 @@ __global__ void __launch_bounds__(SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREAD
     }
     largest = __reduce_max_sync(0xffffffffu, largest);
     smallest_row = __reduce_min_sync(0xffffffffu, smallest_row);
-    scale = split_scale<T, TILE::PROMOTE>(largest);
+    const bool is_direct = TILE::IS_DIRECT && !is_v;
+    scale = is_direct ? (largest < 0x7f800000u ? 1.0f : 0.0f) : split_scale<T, TILE::PROMOTE>(largest);
     // fp16 is taken as it is, whatever its range.
-    if ((sizeof(T) == 4 || IS_BFLOAT16<T>) && (smallest_row >> 23) + SPLIT_ROW_RANGE < (largest >> 23)) scale = 0;
+    if (!is_direct && (sizeof(T) == 4 || IS_BFLOAT16<T>) && (smallest_row >> 23) + SPLIT_ROW_RANGE < (largest >> 23)) scale = 0;
   }
   if (threadIdx.x == 0) {
     if (blockIdx.x == 0) *arguments.next_job = 0;
@@ -227,6 +232,16 @@ __global__ void __launch_bounds__(SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREAD
       *reinterpret_cast<uint2*>(place) = bytes;
       continue;
     }
+    unsigned char* place =
+        to + chunk / 8 * TILE::SLAB_BYTES + row * TILE::ROW_BYTES + (chunk % 8 ^ row % 8) * 16;
+    if constexpr (TILE::IS_DIRECT) {
+      if (!is_v) {
+        uint4 bytes;
+        memcpy(&bytes, x[i], sizeof(bytes));
+        *reinterpret_cast<uint4*>(place) = bytes;
+        continue;
+      }
+    }
     uint32_t high[WIDTH / 2], low[WIDTH / 2];
 #pragma unroll
     for (int e = 0; e < WIDTH; e += 2) {
@@ -234,8 +249,6 @@ __global__ void __launch_bounds__(SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREAD
       high[e / 2] = ptx::floats_to_halves(even, odd);
       if (TILE::PARTS == 2) low[e / 2] = pack_remainders(even, odd, high[e / 2]);
     }
-    unsigned char* place =
-        to + chunk / 8 * TILE::SLAB_BYTES + row * TILE::ROW_BYTES + (chunk % 8 ^ row % 8) * 16;
     *reinterpret_cast<uint4*>(place) = make_uint4(high[0], high[1], high[2], high[3]);
     if (TILE::PARTS == 2)
       *reinterpret_cast<uint4*>(place + TILE::V_PART_BYTES) = make_uint4(low[0], low[1], low[2], low[3]);

@@ -54,10 +54,8 @@ namespace attention {
 
 constexpr int CHUNK = 4;  // head_dim elements a lane moves and multiplies as one unit
 
-// Whether the kernels around the Hopper kernel start while the one before them ends. Of gqa_attn's that is not
-// measured yet.
-template <bool SCALED>
-constexpr bool STARTS_EARLY = SCALED && ARCH >= 900;
+// Whether the kernels around the Hopper kernel start while the one before them ends.
+constexpr bool STARTS_EARLY = ARCH >= 900;
 
 constexpr int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 constexpr int power_of_two_from(int x) { return x <= 1 ? 1 : 2 * power_of_two_from((x + 1) / 2); }
@@ -438,7 +436,7 @@ __global__ void __launch_bounds__(Tile<typename AccumulatorOf<T>::type, HEAD_DIM
                               const __grid_constant__ LaunchArguments<typename AccumulatorOf<T>::type> arguments) {
   using TILE = Tile<typename AccumulatorOf<T>::type, HEAD_DIM>;
   constexpr int BLOCK_M = TILE::BLOCK_M;
-  if constexpr (SKIPS_FINISHED && STARTS_EARLY<SCALED>) ptx::wait_for_previous_kernel();
+  if constexpr (SKIPS_FINISHED && STARTS_EARLY) ptx::wait_for_previous_kernel();
   const int64_t kv_head = arguments.first_kv_head + static_cast<int>(blockIdx.y);
   const int64_t batch = arguments.first_batch + static_cast<int>(blockIdx.z);
   if constexpr (!SKIPS_FINISHED) {
@@ -483,6 +481,13 @@ cudaError_t launch_chunks(const AttentionParams& params, int64_t row_blocks, LAU
   return cudaSuccess;
 }
 
+// Whether the rows of a tensor can be read CHUNK elements at a time.
+template <typename T, int HEAD_DIM>
+bool rows_are_vectors(const void* data, const int64_t (&stride)[4]) {
+  return HEAD_DIM % CHUNK == 0 && stride[3] == 1 && (stride[0] | stride[1] | stride[2]) % CHUNK == 0 &&
+         reinterpret_cast<uintptr_t>(data) % alignof(Vec4<T>) == 0;
+}
+
 template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, bool SKIPS_FINISHED = false>
 struct PortableKernel {
   using ACC = typename AccumulatorOf<T>::type;
@@ -496,19 +501,13 @@ struct PortableKernel {
     return cudaFuncSetAttribute(FUNCTION, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Smem));
   }
 
-  // Whether the rows of this tensor can be read CHUNK elements at a time.
-  static bool rows_are_vectors(const void* data, const int64_t (&stride)[4]) {
-    return HEAD_DIM % CHUNK == 0 && stride[3] == 1 && (stride[0] | stride[1] | stride[2]) % CHUNK == 0 &&
-           reinterpret_cast<uintptr_t>(data) % alignof(Vec4<T>) == 0;
-  }
-
   static cudaError_t launch(const AttentionParams& params, cudaStream_t stream, const FinishedRows& others = {}) {
     LaunchArguments<ACC> arguments = {};
     arguments.others = others;
     arguments.exponent_scale = exponent_scale(params.softmax_scale, ACC());
-    arguments.q_vectors = rows_are_vectors(params.q, params.q_stride);
-    arguments.k_vectors = rows_are_vectors(params.k, params.k_stride);
-    arguments.v_vectors = rows_are_vectors(params.v, params.v_stride);
+    arguments.q_vectors = rows_are_vectors<T, HEAD_DIM>(params.q, params.q_stride);
+    arguments.k_vectors = rows_are_vectors<T, HEAD_DIM>(params.k, params.k_stride);
+    arguments.v_vectors = rows_are_vectors<T, HEAD_DIM>(params.v, params.v_stride);
     int64_t row_blocks = (params.seqlen_q * GROUP_SIZE + TILE::BLOCK_M - 1) / TILE::BLOCK_M;
     if (others.finished != nullptr) {  // seldom is anything left: a few blocks for each SM look
       const int64_t enough = 1024 / (params.batch * params.num_kv_heads) + 1;
@@ -517,7 +516,7 @@ struct PortableKernel {
     return launch_chunks(params, row_blocks, [&](dim3 grid, int first_kv_head, int first_batch) {
       arguments.first_kv_head = first_kv_head;
       arguments.first_batch = first_batch;
-      if constexpr (SKIPS_FINISHED && STARTS_EARLY<SCALED>) {
+      if constexpr (SKIPS_FINISHED && STARTS_EARLY) {
         return launch_early(FUNCTION, grid, TILE::THREADS, static_cast<int>(sizeof(Smem)), stream, params, arguments);
       } else {
         FUNCTION<<<grid, TILE::THREADS, sizeof(Smem), stream>>>(params, arguments);

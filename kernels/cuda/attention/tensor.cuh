@@ -79,6 +79,8 @@ struct TensorTile {
   static constexpr int PARTIAL_STRIDE = PADDED + 8;
   static constexpr int PARTIAL_BYTES = KEY_WARPS > 1 ? 4 * 16 * (KEY_WARPS * (PARTIAL_STRIDE + 2) + 1) : 0;
   static constexpr int BYTES = larger(ROW_WARPS * Q_BYTES + STEP_KEYS * KEY_BYTES, PARTIAL_BYTES);
+  // Where one step is all there is, its buffer is too: two blocks fit on an SM.
+  static constexpr int ONE_STEP_BYTES = larger(ROW_WARPS * Q_BYTES + STEP_KEYS * KEY_BYTES / 2, PARTIAL_BYTES);
   static_assert(BYTES <= LIMIT, "shared memory must fit");
 };
 
@@ -211,8 +213,9 @@ __global__ void __launch_bounds__(TensorTile<T, HEAD_DIM, LONG>::THREADS, 1)
               [&](int row) { return v_gmem + (first_key + row) * arguments.v_stride[1]; });
   };
   if constexpr (PADDED != HEAD_DIM) {  // head_dim's padding is zero: it meets padding, or is not stored
-    constexpr int ROWS = TILE::ROWS + 4 * TILE::STEP_KEYS, SPARE = PADDED - HEAD_DIM;
-    for (int i = threadIdx.x; i < ROWS * SPARE; i += TILE::THREADS) {
+    constexpr int SPARE = PADDED - HEAD_DIM;
+    const int padded_rows = TILE::ROWS + (steps > 1 ? 4 : 2) * TILE::STEP_KEYS;
+    for (int i = threadIdx.x; i < padded_rows * SPARE; i += TILE::THREADS) {
       const int dim = HEAD_DIM + i % SPARE, row = i / SPARE, key = row - TILE::ROWS;
       const int buffer = key / (2 * TILE::STEP_KEYS), in_buffer = key % (2 * TILE::STEP_KEYS);
       T* const k_smem = step_smem + buffer * TILE::STEP_ELEMENTS;
@@ -434,10 +437,10 @@ __global__ void __launch_bounds__(TensorTile<T, HEAD_DIM, LONG>::THREADS, 1)
   }
 }
 
-template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE>
+// HAS_LONG: else for lengths up to MAX_LATENCY_SEQLEN alone.
+template <typename T, typename OUT, bool SCALED, int HEAD_DIM, int GROUP_SIZE, bool HAS_LONG = true>
 struct TensorKernel {
-  using Portable = PortableKernel<T, OUT, SCALED, HEAD_DIM, GROUP_SIZE>;
-  // Up to here many warps share a row; beyond, rows share keys. Not measured yet.
+  // Up to here many warps share a row; beyond, rows share keys.
   static constexpr int64_t MAX_LATENCY_SEQLEN = 256;
 
   template <bool LONG>
@@ -446,16 +449,22 @@ struct TensorKernel {
   static cudaError_t prepare() {
     constexpr auto SMEM = cudaFuncAttributeMaxDynamicSharedMemorySize;
     const cudaError_t error = cudaFuncSetAttribute(FUNCTION<false>, SMEM, TensorTile<T, HEAD_DIM, false>::BYTES);
-    return error != cudaSuccess ? error : cudaFuncSetAttribute(FUNCTION<true>, SMEM, TensorTile<T, HEAD_DIM, true>::BYTES);
+    if constexpr (HAS_LONG) {
+      if (error == cudaSuccess) return cudaFuncSetAttribute(FUNCTION<true>, SMEM, TensorTile<T, HEAD_DIM, true>::BYTES);
+    }
+    return error;
   }
 
   static bool serves(const AttentionParams& p) {
-    return Portable::rows_are_vectors(p.q, p.q_stride) && Portable::rows_are_vectors(p.k, p.k_stride) &&
-           Portable::rows_are_vectors(p.v, p.v_stride);
+    return (HAS_LONG || p.seqlen_q <= MAX_LATENCY_SEQLEN) && rows_are_vectors<T, HEAD_DIM>(p.q, p.q_stride) &&
+           rows_are_vectors<T, HEAD_DIM>(p.k, p.k_stride) && rows_are_vectors<T, HEAD_DIM>(p.v, p.v_stride);
   }
 
   static cudaError_t launch(const AttentionParams& p, cudaStream_t stream) {
-    return p.seqlen_q > MAX_LATENCY_SEQLEN ? launch<true>(p, stream) : launch<false>(p, stream);
+    if constexpr (HAS_LONG) {
+      if (p.seqlen_q > MAX_LATENCY_SEQLEN) return launch<true>(p, stream);
+    }
+    return launch<false>(p, stream);
   }
 
  private:
@@ -477,11 +486,13 @@ struct TensorKernel {
     a.exponent_scale = exponent_scale(p.softmax_scale, 0.0f);
     a.out = p.out;
     if (SCALED) a.scales_of_heads = ScaleArguments::from(p);
+    const int smem_bytes =
+        p.seqlen_q <= TILE::STEP_KEYS || p.seqlen_k <= TILE::STEP_KEYS ? TILE::ONE_STEP_BYTES : TILE::BYTES;
     const int64_t row_blocks = (p.seqlen_q * GROUP_SIZE + TILE::ROWS - 1) / TILE::ROWS;
     return launch_chunks(p, row_blocks, [&](dim3 grid, int first_kv_head, int first_batch) {
       a.first_kv_head = first_kv_head;
       a.first_batch = first_batch;
-      return launch_early(FUNCTION<LONG>, grid, TILE::THREADS, TILE::BYTES, stream, a);
+      return launch_early(FUNCTION<LONG>, grid, TILE::THREADS, smem_bytes, stream, a);
     });
   }
 };

@@ -1,5 +1,5 @@
-// Warpgroup matrix products (PTX ISA, wgmma; sm_90a): D [64][N] += A [64][16] * B [16][N], Half
-// operands, float accumulators; or int8 operands, 32 in place of 16, and int32 accumulators.
+// Warpgroup matrix products (PTX ISA, wgmma; sm_90a): D [64][N] += A [64][16] * B [16][N], Half or
+// BFloat16 operands, float accumulators; or int8 operands, 32 in place of 16, and int32 accumulators.
 //
 // Fragments, for lane 4 * g + t of warp w of the warpgroup. d[4 * i + 0, 1] are D[16 * w + g][8 * i +
 // 2 * t, + 1], d[4 * i + 2, 3] the same of row + 8. a[0], a[1] are rows g and g + 8 at k = 2 * t, + 1;
@@ -57,27 +57,21 @@ __device__ __forceinline__ void hold(int32_t (&registers)[N]) {
 #define PTX_OUT64(as, d, i) PTX_OUT32(as, d, i), PTX_OUT32(as, d, i + 32)
 
 // A [64][16] and B [N][16] in shared memory, both with rows along k. Without ACCUMULATE, D = A * B.
-template <bool ACCUMULATE>
-__device__ __forceinline__ void wgmma_shared(float (&d)[16], uint64_t a, uint64_t b) {
-  asm volatile("{ .reg .pred add; setp.ne.b32 add, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 " PTX_D16
-               ", %16, %17, add, 1, 1, 0, 0; }"
-               : PTX_OUT16("+f", d, 0)
-               : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
-}
-template <bool ACCUMULATE>
-__device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b) {
-  asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " PTX_D32
-               ", %32, %33, add, 1, 1, 0, 0; }"
-               : PTX_OUT32("+f", d, 0)
-               : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
-}
-template <bool ACCUMULATE>
-__device__ __forceinline__ void wgmma_shared(float (&d)[64], uint64_t a, uint64_t b) {
-  asm volatile("{ .reg .pred add; setp.ne.b32 add, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " PTX_D64
-               ", %64, %65, add, 1, 1, 0, 0; }"
-               : PTX_OUT64("+f", d, 0)
-               : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));
-}
+#define PTX_SHARED(NAME, TYPE, COUNT, N, A, B, ADD)                                                                   \
+  template <bool ACCUMULATE>                                                                                          \
+  __device__ __forceinline__ void NAME(float (&d)[COUNT], uint64_t a, uint64_t b) {                                   \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE \
+                 "." TYPE " " PTX_D##COUNT ", %" #A ", %" #B ", add, 1, 1, 0, 0; }"                                   \
+                 : PTX_OUT##COUNT("+f", d, 0)                                                                         \
+                 : "l"(a), "l"(b), "n"(ACCUMULATE ? 1 : 0));                                                          \
+  }
+PTX_SHARED(wgmma_shared, "f16", 16, 32, 16, 17, 18)
+PTX_SHARED(wgmma_shared, "f16", 32, 64, 32, 33, 34)
+PTX_SHARED(wgmma_shared, "f16", 64, 128, 64, 65, 66)
+PTX_SHARED(wgmma_shared_bfloat16, "bf16", 16, 32, 16, 17, 18)
+PTX_SHARED(wgmma_shared_bfloat16, "bf16", 32, 64, 32, 33, 34)
+PTX_SHARED(wgmma_shared_bfloat16, "bf16", 64, 128, 64, 65, 66)
+#undef PTX_SHARED
 
 // The same for int8: A [64][32] and B [N][32], sums in int32.
 template <bool ACCUMULATE>

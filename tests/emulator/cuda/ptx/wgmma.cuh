@@ -11,6 +11,7 @@ namespace ptx {
 struct Product {
   bool accumulate = false;
   bool is_int8 = false;
+  bool is_bfloat16 = false;
   int columns = 0;
   uint64_t a = 0, b = 0;
   void* d[128] = {};
@@ -35,10 +36,10 @@ inline unsigned char* column_major(uint64_t descriptor, int k, int column) {
   return in_smem((descriptor & 0x3fff) * 16 + column / 64 * (descriptor >> 16 & 0x3fff) * 16 +
                  k / 8 * (descriptor >> 32 & 0x3fff) * 16 + k % 8 * 128 + column % 64 * 2);
 }
-inline float half_at(const unsigned char* p) {
+inline float half_at(const unsigned char* p, bool is_bfloat16) {
   uint16_t bits;
   std::memcpy(&bits, p, sizeof(bits));
-  return half_to_float(bits);
+  return is_bfloat16 ? bits_as<float>(static_cast<uint32_t>(bits) << 16) : half_to_float(bits);
 }
 
 // The exponent of a double, and the double without its bits below 2^last.
@@ -75,7 +76,7 @@ inline void multiply(const Product& product) {
       const bool from_registers = product.a_registers[0] != nullptr;
       const unsigned char* p = from_registers ? column_major(product.b, k, n)
                                               : row_major(product.b, n, product.is_int8 ? k : 2 * k);
-      b[n * depth + k] = product.is_int8 ? static_cast<int8_t>(*p) : half_at(p);
+      b[n * depth + k] = product.is_int8 ? static_cast<int8_t>(*p) : half_at(p, product.is_bfloat16);
     }
   for (int row = 0; row < 64; ++row) {
     const int warp = row / 16, g = row % 8, lower = row % 16 / 8;
@@ -86,7 +87,7 @@ inline void multiply(const Product& product) {
         a[k] = half_to_float(static_cast<uint16_t>(k % 2 ? pair >> 16 : pair));
       } else {
         const unsigned char* p = row_major(product.a, row, product.is_int8 ? k : 2 * k);
-        a[k] = product.is_int8 ? static_cast<int8_t>(*p) : half_at(p);
+        a[k] = product.is_int8 ? static_cast<int8_t>(*p) : half_at(p, product.is_bfloat16);
       }
     }
     for (int n = 0; n < product.columns; ++n) {
@@ -131,14 +132,16 @@ inline Product& next_entry() {
 }
 
 template <bool ACCUMULATE, typename D, int N>
-void issue(D (&d)[N], uint64_t a, const uint32_t* a_registers, uint64_t b) {
+void issue(D (&d)[N], uint64_t a, const uint32_t* a_registers, uint64_t b, bool is_bfloat16 = false) {
   if (!ACCUMULATE) std::memset(d, 0xff, sizeof(d));  // until the product is done
   Product& product = next_entry();
   const bool is_first = product.issued == 1;
-  if (!is_first && (product.a != a || product.b != b || product.columns != 2 * N || product.accumulate != ACCUMULATE))
+  if (!is_first && (product.a != a || product.b != b || product.columns != 2 * N || product.accumulate != ACCUMULATE ||
+                    product.is_bfloat16 != is_bfloat16))
     emulator::fail("the threads of a warpgroup issue different products");
   product.accumulate = ACCUMULATE;
   product.is_int8 = std::is_integral<D>::value;
+  product.is_bfloat16 = is_bfloat16;
   product.columns = 2 * N;
   product.a = a;
   product.b = b;
@@ -174,6 +177,11 @@ template <bool ACCUMULATE, typename D, int N>
 void wgmma_shared(D (&d)[N], uint64_t a, uint64_t b) {
   if ((a >> 62) != 1) emulator::fail("a descriptor without the 128-byte swizzle");
   issue<ACCUMULATE>(d, a, nullptr, b);
+}
+template <bool ACCUMULATE, int N>
+void wgmma_shared_bfloat16(float (&d)[N], uint64_t a, uint64_t b) {
+  if ((a >> 62) != 1) emulator::fail("a descriptor without the 128-byte swizzle");
+  issue<ACCUMULATE>(d, a, nullptr, b, true);
 }
 template <bool ACCUMULATE, int N>
 void wgmma_registers(float (&d)[N], const uint32_t (&a)[4], uint64_t b) {
