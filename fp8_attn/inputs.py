@@ -153,7 +153,9 @@ def jitter(seed: int) -> Case:
 
 USUAL = Tolerance()
 
-# Logits this large leave float32 no digits: only the reference's own error is a yardstick.
+# Logits this large leave float32 no digits: no distance from the reference means anything. The yardstick is
+# the reference's own error against float64; the judge's, element by element, the larger of that and what
+# rounding to float32 moves.
 ORACLE_ONLY = Tolerance(atol=math.inf, rtol=0.0)
 
 

@@ -394,7 +394,7 @@ def _served(
     A run that none of them serves is left out, and said so on standard error. Raises
     ``ValueError`` when that is every run, and where no variant was named and none serves.
     """
-    from kernels.problem import choose_variant
+    from kernels.evaluate.check import chosen
 
     kept: list[tuple[_Run, Request, list[str]]] = []
     refusals: list[ValueError] = []
@@ -402,7 +402,7 @@ def _served(
         names = []
         for name in [variant for _, problem, variant in named if problem is run[0]]:
             try:
-                choose_variant(run[0], request, name)
+                chosen(run[0], request, name)
             except ValueError as error:
                 if not name:
                     raise
@@ -561,9 +561,10 @@ def _use(trial: Trial) -> None:
 
 
 def _spec(problem: Problem, request: Request, variant: str) -> KernelSpec:
+    from kernels.evaluate.precision import fast_allowed
     from kernels.jit.spec import kernel_spec
 
-    return kernel_spec(problem, request, variant)
+    return kernel_spec(problem, request, variant, fast=fast_allowed(request.device))
 
 
 def _obtain_all(wanted: Iterable[tuple[Problem, Request, str]]) -> list[Built]:

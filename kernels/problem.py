@@ -27,8 +27,11 @@ __all__ = [
 class Tolerance:
     """When two outputs count as the same: ``|a - b| <= atol + rtol * |b|``.
 
-    ``oracle_ratio`` and ``oracle_floor`` bound the error against float64 by the
-    reference's own: ``error <= oracle_ratio * reference_error + oracle_floor``.
+    ``oracle_ratio`` and ``oracle_floor`` bound the largest error against float64 by the
+    reference's own: ``error <= oracle_ratio * reference_error + oracle_floor``. With an
+    infinite ``atol`` no distance from the reference counts, and the judge bounds each element by itself:
+    there ``reference_error`` is the larger of the reference's at that element and what rounding to float32
+    moves it (``kernels/evaluate/correctness.py``).
     """
 
     atol: float = 1e-4

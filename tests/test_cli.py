@@ -442,6 +442,30 @@ def test_on_cuda_the_default_is_everything(
         assert "--dtype" not in words or {dtype for _, _, dtype in ran} == {"bfloat16"}
 
 
+def test_what_is_built_ahead_is_what_torchs_precision_has_run() -> None:
+    from kernels.evaluate import precision
+    from kernels.problem import Request, find_problem
+
+    problem, request = find_problem("gqa_attn"), Request("cuda", "sm_90a", "float32", 64, 4)
+    with precision.kept():
+        assert cli._spec(problem, request, "").variant == "hopper"
+        torch.set_float32_matmul_precision("high")
+        assert cli._spec(problem, request, "").variant == "hopper_fast"
+        assert cli._spec(problem, request, "hopper").variant == "hopper"
+        assert cli._spec(problem, problem.default_request("cpu", "x86-64-v3"), "").variant == "vectorised"
+
+
+def test_bench_shows_the_precision_that_was_set() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    result = BenchResult("gqa_attn", "default", SHAPE, "float32", 1, 1, (), ENVIRONMENT)
+    for show in (terminal.bench_report, lambda console, result: terminal.bench_table(console, [result])):
+        show(console, result)
+    assert "precision" not in console.file.getvalue()
+    for show in (terminal.bench_report, lambda console, result: terminal.bench_table(console, [result])):
+        show(console, dataclasses.replace(result, precision="tf32"))
+    assert console.file.getvalue().count("torch's float32 matmul precision: tf32") == 2
+
+
 def test_variants_by_name(
     built: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from simulated_gpu import Launches, SimulatedGpu, stand_in
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate import bench as benching
 from kernels.evaluate import check as checking
-from kernels.evaluate import correctness
+from kernels.evaluate import correctness, precision
 from kernels.evaluate.correctness import compare, compare_with_oracle, largest_error
 from kernels.evaluate.result import BenchRow, Timing, as_json
 from kernels.evaluate.timing import host as timing
@@ -569,6 +569,176 @@ def test_bench_on_the_cpu_selects_each_variant_before_its_samples() -> None:
     assert [row.name for row in result.rows] == ["ModelNew, one", "ModelNew, two", "reference"]
     assert all(row.eager for row in result.rows)
     assert set(ran) == {"one", "two"}, "never another one's"
+
+
+# -- torch's float32 matmul precision ----------------------------------------------------------
+
+
+@pytest.fixture
+def high() -> Iterator[None]:
+    """Torch's float32 matmul precision below the default's."""
+    before = precision.now()
+    torch.set_float32_matmul_precision("high")
+    yield
+    before.restore()
+
+
+@pytest.fixture
+def same_setting() -> Iterator[None]:
+    """What a check or bench leaves is what was set."""
+    before = precision.now()
+    yield
+    after = precision.now()
+    before.restore()
+    assert after == before
+
+
+def setting() -> str:
+    return torch.backends.cuda.matmul.fp32_precision
+
+
+def nothing() -> None:
+    pass
+
+
+def lowers() -> None:
+    torch.set_float32_matmul_precision("high")
+
+
+class Seen:
+    """Models that double, and note under a name what is set when they are called."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, list[str]] = {}
+
+    def __call__(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        self.settings.setdefault(name, []).append(setting())
+        return x + x
+
+    def model(
+        self, name: str, *, made: Callable[[], None] = nothing, called: Callable[[], None] = nothing
+    ) -> type[torch.nn.Module]:
+        seen = self
+
+        class Noted(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                made()
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                out = seen(name, x)
+                called()
+                return out
+
+        return Noted
+
+
+def with_a_fast_variant(model_new: type, **changes: Any) -> Problem:
+    exact = problem_with(Doubled).variants[0]
+    exact = dataclasses.replace(exact, device="cuda", name="exact", serves=lambda request: True)
+    return problem_with(
+        model_new, variants=(dataclasses.replace(exact, name="less", fast=True), exact), **changes
+    )
+
+
+@pytest.mark.usefixtures("high")
+def test_a_check_names_the_kernel_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = with_a_fast_variant(Doubled)
+    (trial,) = checking.plan(problem, "cuda", "sm_90a", 0)
+    (named,) = checking.plan(problem, "cuda", "sm_90a", 0, "exact")
+    assert (trial.variant, named.variant) == ("less", "exact")
+    assert checking.failed(trial, "").variant == "less"
+    monkeypatch.setattr(
+        torch._C,
+        "_get_fp32_precision_getter",
+        lambda backend, operation: {"cuda": "ieee"}.get(backend, "tf32"),
+    )
+    assert trial.variant == "exact", "of CUDA's products alone"
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["default", "high"])
+def test_a_check_names_the_kernel_that_it_ran(
+    lowered: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, same_setting: None
+) -> None:
+    if lowered:
+        request.getfixturevalue("high")
+    gpu, seen = stand_in(monkeypatch), Seen()
+    problem = with_a_fast_variant(seen.model("new"), model=seen.model("reference"))
+    with Launches(gpu, us=500.0):
+        row = checking.run(checking.plan(problem, "cuda", "sm_90a", 0)[0], seconds=0.02)
+    assert row.passed, row.reason
+    assert row.variant == ("less" if lowered else "exact")
+    assert {*seen.settings["new"]} == {"tf32" if lowered else "none"}
+    assert {*seen.settings["reference"]} == {"ieee" if lowered else "none"}, "bounds are told from it"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("when", ["made", "called"])
+@pytest.mark.parametrize("who", ["new", "reference"])
+def test_a_check_keeps_each_ones_setting_to_itself(
+    who: str, when: str, device: str, monkeypatch: pytest.MonkeyPatch, same_setting: None
+) -> None:
+    seen = Seen()
+    made = {
+        name: seen.model(name, **({when: lowers} if name == who else {})) for name in ("new", "reference")
+    }
+    problem = with_a_fast_variant(made["new"], model=made["reference"])
+    (trial,) = checking.plan(problem, device, "sm_90a" if device == "cuda" else "x86-64", 0)
+    if device == "cuda":
+        with Launches(stand_in(monkeypatch), us=500.0):
+            row = checking.run(trial, seconds=0.02)
+        assert row.variant == ("less" if (who, when) == ("new", "made") else "exact")
+    else:
+        row = checking.run(trial, seconds=0.002)
+    assert row.passed, row.reason
+    (other,) = {"new", "reference"} - {who}
+    assert {*seen.settings[other]} == {"none"}
+    if when == "made":
+        assert {*seen.settings[who]} == {"tf32"}
+    assert setting() == "none"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "table"])
+@pytest.mark.parametrize("when", ["made", "called"])
+@pytest.mark.parametrize("who", ["ModelNew", "peer"])
+def test_bench_keeps_each_routes_setting_to_itself(
+    who: str, when: str, device: str, monkeypatch: pytest.MonkeyPatch, same_setting: None
+) -> None:
+    seen = Seen()
+    mine = {when: lowers} if who == "ModelNew" else {}
+
+    def peers(device: str) -> dict[str, Callable[..., Any]]:
+        theirs = {when: lowers} if who == "peer" else {}
+        return {"peer": seen.model("peer", **theirs)()}
+
+    problem = problem_with(seen.model("ModelNew", **mine), model=seen.model("reference"), peers=peers)
+    run = benching.bench_line if device == "table" else benching.bench
+    if device == "cpu":
+        result = run(problem, problem.cases[1], "cpu", seconds=0.002)
+    else:
+        with Launches(stand_in(monkeypatch), us=100.0):
+            result = run(problem, problem.cases[1], "cuda", seconds=0.02)
+    assert result.precision == ""
+    assert all(row.accurate for row in result.rows if row.name in seen.settings)
+    for name, settings in seen.settings.items():
+        if name != who:
+            assert {*settings} == {"none"}, name
+    if when == "made":
+        assert {*seen.settings[who]} == {"tf32"}
+    assert setting() == "none"
+
+
+@pytest.mark.usefixtures("high")
+def test_bench_says_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen()
+    problem = problem_with(seen.model("ModelNew"), peers=lambda device: {"peer": seen.model("peer")()})
+    with Launches(stand_in(monkeypatch), us=100.0):
+        result = benching.bench(problem, problem.cases[1], "cuda", seconds=0.02)
+    assert result.precision == "tf32" and as_json(result)["precision"] == "tf32"
+    assert {name: {*settings} for name, settings in seen.settings.items()} == {
+        "ModelNew": {"tf32"},
+        "peer": {"tf32"},
+    }
 
 
 # -- a line of the table -----------------------------------------------------------------------

@@ -20,6 +20,7 @@ from kernels.evaluate.bench_parts.table import line
 from kernels.evaluate.check import default_case, on_device
 from kernels.evaluate.correctness import compare, largest_error
 from kernels.evaluate.environment import describe_environment
+from kernels.evaluate.precision import kept, lowered
 from kernels.evaluate.result import BenchResult, BenchRow
 from kernels.evaluate.timing.cuda_tools import CudaTools
 from kernels.evaluate.timing.turns import cuda_tools
@@ -82,7 +83,8 @@ def bench(
     On CUDA each call has a :class:`Timer` and goes round up to 4 input sets of different
     content (fewer where they would take more than 64 MiB); see :class:`BenchRow` for the times.
     """
-    return every_time(Run(problem, case, device, seconds, compiled, variants, command))
+    with kept():
+        return every_time(Run(problem, case, device, seconds, compiled, variants, command, lowered(device)()))
 
 
 def bench_line(
@@ -106,8 +108,9 @@ def bench_line(
     one: a graph replay after an L2 flush where a graph holds the call, else an eager call
     after one; on the CPU a call.
     """
-    run = Run(problem, case, device, seconds, compiled, variants, command)
-    return line(run, limit_seconds)
+    run = Run(problem, case, device, seconds, compiled, variants, command, lowered(device)())
+    with kept():
+        return line(run, limit_seconds)
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ class Run:
     compiled: bool
     variants: Variants | None
     command: Sequence[str]
+    # What float32 products may be computed in, where that is less.
+    precision: str = ""
 
     def routes(self, *, reference: bool = False) -> dict[str, Route]:
         """The routes to the result by name, ``ModelNew`` first."""
@@ -171,6 +176,7 @@ class Run:
             rows=tuple(rated(row, flops) for row in rows.values()),
             environment=describe_environment(self.device, self.command),
             checked=checked,
+            precision=self.precision,
         )
 
 

@@ -16,13 +16,15 @@ import torch
 from kernels.device import cpu_arch, cuda_arch
 from kernels.errors import KernelsError
 from kernels.evaluate.correctness import compare, compare_with_oracle
+from kernels.evaluate.precision import apart, fast_allowed, full, kept, now
 from kernels.evaluate.result import CheckRow
 from kernels.evaluate.timing.host import once, time_once
 from kernels.evaluate.timing.turns import time_eager
-from kernels.problem import Case, Problem, Request, choose_variant
+from kernels.problem import Case, Problem, Request, Variant, choose_variant
 
 __all__ = [
     "Trial",
+    "chosen",
     "default_case",
     "failed",
     "on_device",
@@ -49,11 +51,19 @@ class Trial:
 
     @property
     def variant(self) -> str:
-        """Name of the variant that serves the request; empty when none does."""
+        """Name of the variant that serves the request, as torch's precision is now; empty when none does."""
         try:
-            return choose_variant(self.problem, self.request, self.asked).name
+            return chosen(self.problem, self.request, self.asked).name
         except ValueError:
             return ""
+
+
+def chosen(problem: Problem, request: Request, name: str = "") -> Variant:
+    """The variant called ``name``, else the one that serves at torch's float32 matmul precision as it is now.
+
+    Raises what :func:`kernels.problem.choose_variant` raises.
+    """
+    return choose_variant(problem, request, name, fast=fast_allowed(request.device))
 
 
 def targets(device: str | None) -> list[tuple[str, str]]:
@@ -103,7 +113,7 @@ def _plan_of(problem: Problem, device: str, arch: str, trials: int, variant: str
     cases = [trial(case) for case in (default_case(problem), *problem.cases)]
     first = [each for each in cases if each.variant][:1]
     if not first:
-        choose_variant(problem, cases[0].request, variant)  # says what is wrong, and what there is
+        chosen(problem, cases[0].request, variant)  # says what is wrong, and what there is
     drawn = (trial(problem.jitter(seed)) for seed in range(100 * trials))
     return [*first, *islice((each for each in drawn if each.variant), trials)]
 
@@ -152,16 +162,33 @@ def on_device(inputs: list[Any], device: str) -> list[Any]:
 def run(trial: Trial, *, seconds: float = 0.1) -> CheckRow:
     """Compares with the reference and with float64, then times both for about ``seconds`` each.
 
+    ``ModelNew`` is called at torch's float32 matmul precision as it is set; the reference, from which the
+    bounds follow, at full precision. What either sets itself reaches neither the other nor a later check.
     Never raises for a wrong or failing operator: the row carries the reason.
     """
-    problem, case = trial.problem, trial.case
+    with kept():
+        return _run(trial, seconds)
+
+
+def _run(trial: Trial, seconds: float) -> CheckRow:
+    problem, case, device = trial.problem, trial.case, trial.request.device
     inputs = trial.make_inputs()
+
+    def made(type_: type) -> Any:
+        return type_(*problem.get_init_inputs()).to(device)
+
     with torch.no_grad():
-        model = problem.model(*problem.get_init_inputs()).to(trial.request.device)
-        expected, reference_us = time_once(lambda: model(*inputs), trial.request.device)
-        oracle = problem.oracle(*inputs)
+        with full():
+            model, of_model = apart(lambda: made(problem.model))
+            with kept():
+                of_model.restore()
+                expected, reference_us = time_once(lambda: model(*inputs), device)
+            oracle = problem.oracle(*inputs)
         try:
-            model_new = problem.model_new(*problem.get_init_inputs()).to(trial.request.device)
+            model_new = made(problem.model_new)
+            of_new = now()
+            # The kernel that serves it, whatever is set when the row is written.
+            trial = replace(trial, asked=trial.variant)
             got = model_new(*inputs)
         except Exception as error:  # whatever the operator does wrong is this check's finding
             return failed(trial, f"{type(error).__name__}: {error}")
@@ -172,7 +199,8 @@ def run(trial: Trial, *, seconds: float = 0.1) -> CheckRow:
         quick = reference_us < 10 * seconds * 1e6
         if quick:
             calls["reference"] = lambda: model(*inputs)
-        times = time_eager(calls, trial.request.device, seconds=seconds)
+        settings = {"new": of_new.restore, "reference": of_model.restore}
+        times = time_eager(calls, device, seconds=seconds, prepare=settings)
         if not quick:
             times["reference"] = once(reference_us)
     return replace(

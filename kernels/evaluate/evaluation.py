@@ -83,7 +83,8 @@ class OutputError:
     than others, ``bound_at`` is the index of the element that uses most of its bound, and
     ``oracle_error``, ``reference_error`` and ``allowed_error`` are that element's: its error, the
     yardstick there (the larger of the reference's error and what rounding moves), and the
-    bound. Else ``bound_at`` is None, and they are the largest of the whole output and its one bound.
+    bound; ``own_error_units`` is in units of that yardstick. Else ``bound_at`` is None, and they are
+    the largest of the whole output and its one bound.
     """
 
     path: str  # where in the returned structure: "" for a single tensor, "[1]", "['x']"

@@ -149,6 +149,7 @@ class BenchResult:
     """One problem on one shape. ``flops`` and ``least_bytes`` are of one call.
 
     ``checked`` says which elements ``error`` and ``accurate`` of the rows are about.
+    ``precision`` is what torch allowed float32 products to be computed in, "" for float32 alone.
     ``in_table``: a line of the table, with the cold time alone; then the leads are those of the
     first ``ModelNew`` row over the fastest accurate peer and over the fastest of all peers.
     """
@@ -165,6 +166,7 @@ class BenchResult:
     in_table: bool = False
     lead_over_accurate: Lead | None = None
     lead_over_fastest: Lead | None = None
+    precision: str = ""
 
 
 @dataclass(frozen=True)

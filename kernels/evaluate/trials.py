@@ -22,6 +22,7 @@ from kernels.evaluate.correctness import bounds_of, output_error
 from kernels.evaluate.evaluation import Finding, OutputError, TrialResult
 from kernels.evaluate.options import Options
 from kernels.evaluate.outputs import changed_bytes, equal, leaves_of, rule_broken, structure_difference
+from kernels.evaluate.precision import LOWERED
 from kernels.evaluate.rules import judged
 from kernels.evaluate.subject import Target
 from kernels.evaluate.workers.exchange import Malformed, read_value, rebuilt, tensors_of
@@ -36,6 +37,14 @@ _MOVEMENT_SHARE = 0.4
 _SEEDED = {
     "cpu": "the generator is seeded before every timed call that is compared, which is in all times",
     "cuda": "outputs of timed calls are compared on new content alone",
+}
+
+
+# Requests that run a side's code, and what follows where torch may multiply in less than float32 there.
+_RUNS = ("draw", "swap", "expect_contents", "call", "hold", "time", "cuda_time")
+_LOWER = {
+    "candidate": "products there, and kernels that heed the setting, may be less accurate",
+    "reference": "its own error, from which bounds follow, may be larger",
 }
 
 
@@ -105,6 +114,7 @@ class Trials:
         self.dtypes: dict[str, torch.dtype] = {}
         self.output_bytes = 0
         self.replaced: list[str] = []
+        self._lower: set[tuple[str, str]] = set()
 
     # -- the trials ---------------------------------------------------------------------------
 
@@ -392,9 +402,11 @@ class Trials:
         """A request to the reference's worker, with the candidate stopped."""
         self._stop_others(self.reference)
         try:
-            return self.reference.request(do, **words)
+            reply = self.reference.request(do, **words)
         except WorkerFailed as failure:
             raise ReferenceFailed(failure) from failure
+        self._note_precision("reference", do, reply)
+        return reply
 
     def ask_compiled(self, do: str, /, *, seconds: float | None = None, **words: Any) -> dict[str, Any]:
         """A request to the worker that compiles the reference; its failure is nobody's."""
@@ -427,7 +439,20 @@ class Trials:
             self.replaced = [str(name)[:100] for name in names][:20] if isinstance(names, list) else ["?"]
             message = f"during {stage} it replaced {', '.join(self.replaced)}"
             self.notes.append(Finding("patched", "violation", "seal", message))
+        self._note_precision("candidate", do, reply)
         return reply
+
+    def _note_precision(self, side: str, do: str, reply: Mapping[str, Any]) -> None:
+        """Workers start at torch's default: what is below it now, the file or what it imports has set."""
+        setting = reply.get("precision")
+        if do not in _RUNS or setting not in LOWERED or (side, setting) in self._lower:
+            return
+        self._lower.add((side, setting))
+        self._note(
+            "float32-precision",
+            f"the {side}'s process has set torch's float32 precision for matrix products to {setting}: "
+            f"{_LOWER[side]}",
+        )
 
     def take_reference(self, written: Any) -> Any:
         """Read what the reference wrote, and remove it."""

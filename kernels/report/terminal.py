@@ -355,7 +355,7 @@ def bench_report(console: Console, result: BenchResult) -> None:
         per_second = 1e6 / getattr(ours, ours.tflops_from).median_us
         moved = _count(result.least_bytes * per_second, "B/s")
         console.print(Text(f"{work}; {ours.name}: {_count(result.flops * per_second, 'FLOP/s')}, {moved}"))
-    _environment(console, result.environment)
+    _environment(console, result.environment, result.precision)
 
 
 # Fields of a BenchRow in the table of a CUDA device, with their headers.
@@ -410,7 +410,7 @@ def bench_table(console: Console, results: Sequence[BenchResult]) -> None:
     _table_legend(console, results)
     for name in names:
         _without_time(console, name, results)
-    _environment(console, results[-1].environment)
+    _environment(console, results[-1].environment, results[-1].precision)
 
 
 def _without_time(console: Console, name: str, results: Sequence[BenchResult]) -> None:
@@ -536,7 +536,7 @@ def startup_report(console: Console, result: StartupResult) -> None:
     _environment(console, result.environment)
 
 
-def _environment(console: Console, environment: Environment) -> None:
+def _environment(console: Console, environment: Environment, precision: str = "") -> None:
     """Where, with what and when: a number without these means little."""
     parts = [environment.device]
     if environment.driver:
@@ -547,6 +547,8 @@ def _environment(console: Console, environment: Environment) -> None:
     parts.append(f"Python {environment.python}")
     parts.append(environment.date)
     console.print(Text(", ".join(parts), "dim"))
+    if precision:
+        console.print(Text(f"torch's float32 matmul precision: {precision}"))
     if environment.command:
         console.print(Text(environment.command, "dim"), soft_wrap=True)
     console.print()

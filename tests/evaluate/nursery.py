@@ -23,6 +23,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kernels.evaluate.workers.isolation import inherited
+
 _MOST_BYTES = 1 << 20
 
 
@@ -37,7 +39,7 @@ class Nursery:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**inherited(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kernels.errors import first_line
+from kernels.evaluate.precision import Settings, apart
 from kernels.evaluate.result import BenchRow
 from kernels.problem import Problem
 
@@ -50,21 +51,34 @@ def routes_of(
 ) -> dict[str, Route]:
     """The routes by name: ``ModelNew`` or each of its variants, the reference where asked for, the peers.
 
-    Raises ``ValueError`` where ``compiled`` asks for a peer that the problem does not name.
+    Each is made at torch's float32 matmul precision as it is set, and selecting it sets that again, or what
+    the route itself set when it was made. Raises ``ValueError`` where ``compiled`` asks for a peer that
+    the problem does not name.
     """
     init = problem.get_init_inputs()
-    model_new = problem.model_new(*init).to(device)
-    found = {f"ModelNew, {name}": Route(model_new, select) for name, select in (variants or {}).items()}
-    if not found:
-        found["ModelNew"] = Route(model_new)
+    model_new, settings = apart(lambda: problem.model_new(*init).to(device))
+    named = variants or {"": _nothing}
+    found = {
+        f"ModelNew, {name}" if name else "ModelNew": Route(model_new, _at(settings, select))
+        for name, select in named.items()
+    }
     if reference:
-        found["reference"] = Route(problem.model(*init).to(device))
-    peers = dict(problem.peers(device)) if problem.peers is not None else {}
+        model, settings = apart(lambda: problem.model(*init).to(device))
+        found["reference"] = Route(model, settings.restore)
+    peers, settings = apart(lambda: dict(problem.peers(device)) if problem.peers is not None else {})
     if compiled:
         if "vectorised" not in peers:
             raise ValueError(f"{problem.name} names no peer 'vectorised', which is what --compile compiles")
         peers["torch.compile, vectorised"] = torch.compile(peers["vectorised"], fullgraph=True)
-    return found | {name: Route(peer) for name, peer in peers.items()}
+    return found | {name: Route(peer, settings.restore) for name, peer in peers.items()}
+
+
+def _at(settings: Settings, select: Callable[[], object]) -> Callable[[], None]:
+    def selected() -> None:
+        settings.restore()
+        select()
+
+    return selected
 
 
 def failed(name: str, failure: Exception) -> BenchRow:

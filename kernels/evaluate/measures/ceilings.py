@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from kernels.device import describe
+from kernels.evaluate.precision import kept
 from kernels.evaluate.timing.nvml import opened
 from kernels.evaluate.unavailable import Unavailable
 
@@ -184,8 +185,9 @@ def _matrix_rates(tools: Any) -> dict[str, float]:
     rates = {}
     for name, make in _products().items():
         # A precision this GPU or this torch does not have is left out of the table.
-        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
-            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+        with kept(), contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
+            # Not allow_tf32, which after fp32_precision can be set and no longer read.
+            torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
             size = _MATRIX["cuda"] // (4 if name == "float64" else 1)
             call = make(size)
             call()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.isolation import inherited
 
 __all__ = ["Finished", "demangle", "find", "read_log", "run"]
 
@@ -70,7 +71,8 @@ def run(command: Sequence[str], seconds: float) -> Finished:
 
     Raises :class:`Unavailable` when it cannot be started.
     """
-    environment = dict(os.environ)
+    # The tools start candidates too.
+    environment = inherited()
     # cuobjdump starts nvdisasm by name, which may be nowhere else than beside it.
     beside = os.path.dirname(command[0])
     environment["PATH"] = os.pathsep.join(part for part in (environment.get("PATH", ""), beside) if part)

@@ -37,6 +37,7 @@ from kernels.evaluate.evaluation import Ceilings, Roofline
 from kernels.evaluate.measures.memory import storage_bytes
 from kernels.evaluate.timing.nvml import identify
 from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.isolation import inherited
 
 __all__ = ["PACKAGE", "TORCH", "MachineCeilings", "ceilings", "count", "floor_us", "place"]
 
@@ -125,7 +126,7 @@ def _measure(device: str) -> dict[str, Any]:
         finished = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            env={**inherited(), "PYTHONPATH": os.pathsep.join(path)},
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_SECONDS,

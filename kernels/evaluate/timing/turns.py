@@ -80,20 +80,32 @@ def take_turns(
 
 
 def time_eager(
-    calls: Mapping[str, Callable[[], object]], device: str, *, seconds: float = 0.5
+    calls: Mapping[str, Callable[[], object]],
+    device: str,
+    *,
+    seconds: float = 0.5,
+    prepare: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, Timing]:
     """Microseconds a call of each, back to back, on ``device`` (``"cpu"`` or ``"cuda"``, the current GPU).
 
     On CUDA with the L2 cache as the calls leave it; below some tens of microseconds that
-    is the host's pace, not the GPU's. Raises what a call raises.
+    is the host's pace, not the GPU's. ``prepare`` may name, for a call, what is run before each
+    batch of its samples, untimed. Raises what a call raises.
     """
     if device != "cuda":
-        return time_host(calls, seconds=seconds)
+        return time_host(calls, seconds=seconds, prepare=prepare)
+    before = prepare or {}
     tools = cuda_tools(torch.cuda.current_device())
     timers = {name: Timer([call], tools=tools) for name, call in calls.items()}
+
+    def batch(name: str, samples: int) -> Sampled:
+        if name in before:
+            before[name]()
+        return timers[name].eager(samples, seconds=seconds)
+
     timings, reasons = take_turns(
         list(timers),
-        lambda name, samples: timers[name].eager(samples, seconds=seconds),
+        batch,
         seconds=seconds,
         clock_ns=tools.clock_ns,
     )

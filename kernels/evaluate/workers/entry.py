@@ -43,11 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _die_with_the_judge(hidden=arguments.role == "reference")
     import torch
 
+    from kernels.evaluate.precision import lowered
     from kernels.evaluate.workers.exchange import Channel
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     handlers = _handlers(arguments.role, arguments.device)
+    precision = lowered(arguments.device)
     replaced: Callable[[], list[str]] = list
     if arguments.role == "candidate":
         from kernels.evaluate.workers.guard import guard
@@ -57,15 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if unguarded:
             print(f"the judge is not guarded against signals of this process: {unguarded}", file=sys.stderr)
         replaced = seal()
-    serve(Channel(socket.socket(fileno=arguments.fd)), handlers, replaced)
+    serve(Channel(socket.socket(fileno=arguments.fd)), handlers, precision, replaced)
     # A candidate may have left threads that never end; nothing here is left to be tidied.
     os._exit(0)
 
 
 def serve(
-    channel: Any, handlers: dict[str, Callable[..., dict[str, Any]]], replaced: Callable[[], list[str]] = list
+    channel: Any,
+    handlers: dict[str, Callable[..., dict[str, Any]]],
+    precision: Callable[[], str],
+    replaced: Callable[[], list[str]],
 ) -> None:
-    """Answer requests until the other end closes. ``replaced`` names what was replaced under the worker."""
+    """Answer requests until the other end closes.
+
+    Each reply has what ``precision`` says of float32 products when it is done, and what was
+    ``replaced`` under the worker.
+    """
     from kernels.evaluate.workers.exchange import ChannelClosed
 
     send, receive = channel.send, channel.receive
@@ -77,7 +86,7 @@ def serve(
                 reply = handlers[do](**request)
             except BaseException as error:  # sys.exit and Ctrl-C of a candidate are its answer too
                 reply = {"error": explain(error)}
-            send({"id": number, **reply, "replaced": replaced()})
+            send({"id": number, **reply, "precision": precision(), "replaced": replaced()})
         except ChannelClosed:
             return
 

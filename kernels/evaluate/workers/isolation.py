@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from kernels.evaluate.evaluation import Log
+from kernels.evaluate.precision import FROM_OUTSIDE
 from kernels.evaluate.workers.exchange import Channel, ChannelClosed, ChannelTimeout, Malformed
 
-__all__ = ["Limits", "Worker", "WorkerFailed", "private_folder", "worker_command"]
+__all__ = ["Limits", "Worker", "WorkerFailed", "inherited", "private_folder", "worker_command"]
 
 _KEPT = 16_000  # bytes of output kept from the start, and as many from the end
 _MOST_PROCESSES = 512
@@ -88,6 +89,11 @@ def _sweep(home: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def inherited() -> dict[str, str]:
+    """This process's environment without what would have a candidate compute in another precision."""
+    return {name: value for name, value in os.environ.items() if name not in FROM_OUTSIDE}
+
+
 def worker_command(role: str, file: int, device: str, threads: int) -> list[str]:
     """The command line of a worker; ``file`` is its end of the socket."""
     words = ["-m", "kernels.evaluate.workers.entry", "--role", role, "--fd", str(file)]
@@ -121,7 +127,7 @@ class Worker:
         # What leaves the session is still known by this mark in its environment.
         self._mark = f"{_MARK}={secrets.token_hex(8)}"
         environment = {
-            **os.environ,
+            **inherited(),
             **dict([self._mark.split("=")]),
             "PYTHONPATH": path,
             "PYTHONUNBUFFERED": "1",

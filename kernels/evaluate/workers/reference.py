@@ -8,12 +8,14 @@ can, once more in float64. A draw on which it fails is drawn again and counted.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kernels.evaluate.precision import Settings, apart, kept, now
 from kernels.evaluate.result import as_json
 from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.workers.calls import (
@@ -66,6 +68,7 @@ class Reference:
         self._sample = make_sampler(device)
         self._synchronise = synchroniser(device)
         self._routes: dict[str, Callable[..., Any]] = {}
+        self._settings: dict[str, Settings] = {}
         self._timers: dict[Any, Any] = {}
 
     def open(self, path: str, package: str, draws: bool) -> dict[str, Any]:
@@ -230,15 +233,17 @@ class Reference:
     def baselines(self, compiled: bool) -> dict[str, Any]:
         """Make the routes that are timed beside the candidate; why those that fail on the default do."""
         draw = self._current()
-        routes: dict[str, Callable[..., Any]] = {"reference": draw.model}
-        routes.update(self._side.peers())
+        routes: dict[str, tuple[Callable[..., Any], Settings]] = {"reference": (draw.model, now())}
+        peers, theirs = apart(self._side.peers)
+        routes.update({name: (peer, theirs) for name, peer in peers.items()})
         if compiled:
             torch._dynamo.reset()
-            routes = {"torch.compile of the reference": torch.compile(draw.model)}
+            routes = {"torch.compile of the reference": (torch.compile(draw.model), now())}
         failed = {}
-        for name, route in routes.items():
+        for name, (route, settings) in routes.items():
+            self._settings[name] = settings
             try:
-                with torch.no_grad():
+                with self._at_its_precision(name), torch.no_grad():
                     route(*draw.inputs)
                     self._synchronise()
             except Exception as error:
@@ -250,7 +255,7 @@ class Reference:
     def time(self, route: str, sets: int, passes: int, seed: int | None = None) -> dict[str, Any]:
         """Nanoseconds of ``passes`` of one route over the first ``sets`` sets."""
         values = [self._sets[number] for number in range(sets)]
-        with torch.no_grad(), no_collector(collect=False):
+        with self._at_its_precision(route), torch.no_grad(), no_collector(collect=False):
             nanoseconds, _ = self._sample(self._routes[route], values, passes, seed)
         return {"ns": nanoseconds}
 
@@ -263,9 +268,10 @@ class Reference:
         values = [self._sets[number] for number in range(sets)]
         key = (route, len(values))
         # A timer reads the tensors it was made for; new content is written into them.
-        if key not in self._timers:
-            self._timers[key] = make_timer(self._routes[route], values, None)
-        reply, _ = timed(self._timers[key], mode, cache, samples, budget)
+        with self._at_its_precision(route):
+            if key not in self._timers:
+                self._timers[key] = make_timer(self._routes[route], values, None)
+            reply, _ = timed(self._timers[key], mode, cache, samples, budget)
         return reply
 
     def count(self) -> dict[str, Any]:
@@ -278,6 +284,13 @@ class Reference:
         with torch.no_grad():
             flops, least_bytes, by = count(draw.model, draw.inputs)
         return {"flops": flops, "least_bytes": least_bytes, "by": by}
+
+    @contextmanager
+    def _at_its_precision(self, route: str) -> Iterator[None]:
+        """A peer that changes torch's float32 precision does so for itself alone."""
+        with kept():
+            self._settings[route].restore()
+            yield
 
     def _current(self) -> Draw:
         if self._draw is None:

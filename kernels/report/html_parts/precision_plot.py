@@ -1,4 +1,4 @@
-"""The error of every trial in units of the reference's own, beside what is allowed."""
+"""The error of every trial in units of its yardstick, beside what is allowed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
         f"{point.name}: {words.units(point.units)}, allowed {words.units(point.allowed)}" for point in points
     )
     return Drawing(
-        name, "Error of every trial", f"In units of the reference's own error. {said}.", bottom + 42, parts
+        name,
+        "Error of every trial",
+        f"In units of the reference's own error, or of what rounding to float32 moves. {said}.",
+        bottom + 42,
+        parts,
     )
 
 
