@@ -291,12 +291,20 @@ def test_a_thousand_shapes_build_nothing(problem, device):
 
 
 def test_peers_give_the_same_result(problem, device):
-    """What the benchmark compares with computes the same thing."""
+    """What the benchmark compares with computes the same thing, or says that it does not take it."""
     inputs = [x.to(device) for x in problem.get_inputs()]
     want = problem.model()(*inputs)
+    compared = 0
     for name, peer in problem.peers(device).items():
-        error = (peer(*inputs) - want).abs().max().item()
-        assert error < 1e-4, f"{name}: {error}"
+        try:
+            out = peer(*inputs)
+        except TypeError as refused:
+            assert "does not take" in str(refused), name
+            continue
+        error = (out - want).abs().max().item()
+        assert error < (3e-2 if "bfloat16" in name else 1e-4), f"{name}: {error}"
+        compared += 1
+    assert compared >= 2
 
 
 # Modes and unusual tensors

@@ -359,7 +359,30 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
       for (int i = thread; i < here.rows_here * LINES; i += LOADER_THREADS)
         ptx::prefetch_to_l2(rows.row(i / LINES) + i % LINES * (128 / sizeof(T)));
     }
-    bool is_bad = false;
+    // Whether the tiles are of use. They are there once the kernel before this one has ended.
+    const auto check = [&] {
+      bool is_bad = false;
+      if (here.kind == HopperJob::NONE) return is_bad;
+      if (turn == 0) ptx::wait_for_previous_kernel();
+      if (thread == 0) job = gridDim.x + atomicAdd(arguments.next_job, 1);
+      if constexpr (SCALED) {
+        const HeadScales of_head = arguments.scales_of_heads.of(here.kv_head);
+        is_bad = !is_usable(of_head.q, of_head.k, of_head.v);
+      }
+      const TileScale* scales = arguments.scales + static_cast<int64_t>(here.head) * arguments.kv_tiles;
+#pragma unroll 1
+      for (int i = thread; !IS_INTEGER<T> && i < here.num_tiles; i += LOADER_THREADS)
+        is_bad = is_bad || !scales[i].is_good();
+      return ptx::any_of<LOADER_THREADS>(LOADER_BAR, is_bad);
+    };
+    const auto hand_out = [&](int half, bool is_bad) {
+      if (thread != 0) return;
+      HopperJob& for_consumers = smem.job(turn, half);
+      for_consumers = here;
+      if (is_bad) for_consumers.kind = HopperJob::LEFT;
+      ptx::barrier_arrive(smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
+    };
+    bool is_bad = turn > 0 && check();
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       ptx::barrier_wait(smem.q_empty_bar(turn % Smem::Q_BUFFERS, half), turn / Smem::Q_BUFFERS % 2 ^ 1);
@@ -368,25 +391,12 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
           smem.q(turn % Smem::Q_BUFFERS) + half * Queries::ROWS * TILE::ROW_BYTES,
           query_rows<T, GROUP_SIZE>(arguments, here, half * Queries::ROWS),
           here.kind == HopperJob::NONE ? -1 : rows_here, thread, smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
-      if (half == 0 && here.kind == HopperJob::OURS) {
-        if (turn == 0) ptx::wait_for_previous_kernel();  // the tiles are there
-        if (thread == 0) job = gridDim.x + atomicAdd(arguments.next_job, 1);
-        if constexpr (SCALED) {
-          const HeadScales of_head = arguments.scales_of_heads.of(here.kv_head);
-          is_bad = !is_usable(of_head.q, of_head.k, of_head.v);
-        }
-        const TileScale* scales = arguments.scales + static_cast<int64_t>(here.head) * arguments.kv_tiles;
-#pragma unroll 1
-        for (int i = thread; !IS_INTEGER<T> && i < here.num_tiles; i += LOADER_THREADS)
-          is_bad = is_bad || !scales[i].is_good();
-        is_bad = ptx::any_of<LOADER_THREADS>(LOADER_BAR, is_bad);
-      }
-      if (thread == 0) {
-        HopperJob& for_consumers = smem.job(turn, half);
-        for_consumers = here;
-        if (is_bad) for_consumers.kind = HopperJob::LEFT;
-        ptx::barrier_arrive(smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
-      }
+      if (turn > 0) hand_out(half, is_bad);
+    }
+    if (turn == 0) {  // all of Q is under way before anything waits for the tiles
+      is_bad = check();
+      hand_out(0, is_bad);
+      hand_out(1, is_bad);
     }
     if (here.kind == HopperJob::NONE) return;
     ptx::sync_threads<LOADER_THREADS>(LOADER_BAR);  // none needs `here` any more
@@ -462,8 +472,6 @@ __device__ __forceinline__ bool split_rows(const HopperArguments& arguments, con
                                        here.rows_here - half * Queries::ROWS, head_factor);
     ptx::async_proxy_fence();
     is_left = ptx::any_of<128>(CONSUMER_BAR + half, is_left || is_bad);
-  } else {
-    ptx::async_proxy_fence();
   }
   if (threadIdx.x % 128 == 0) *finished_place(arguments, here, half) = !is_left;
   return !is_left;

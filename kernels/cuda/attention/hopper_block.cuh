@@ -5,6 +5,7 @@
 #include "cuda/attention/head_scales.cuh"
 #include "cuda/attention/hopper_split.cuh"
 #include "cuda/attention/portable.cuh"
+#include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/copy_async.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/warpgroup.cuh"
@@ -243,10 +244,15 @@ struct HopperQueries {
         }
       }
     }
-    if (from.vectors)
-      ptx::barrier_arrive_after_copies(bar);
-    else
+    if constexpr (TILE::IS_DIRECT) {  // a fence of the consumers would have to wait for the stores of their last job
+      ptx::wait_for_copies();
+      ptx::async_proxy_fence();
       ptx::barrier_arrive(bar);
+    } else if (from.vectors) {
+      ptx::barrier_arrive_after_copies(bar);
+    } else {
+      ptx::barrier_arrive(bar);
+    }
   }
 
   // Scales each row by a power of two and writes its parts over it; rows from rows_here on are zero.
