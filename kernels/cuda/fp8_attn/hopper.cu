@@ -6,7 +6,7 @@
 //   Float8E4M3, Float8E5M2, Half, BFloat16 or float; scales float [num_heads]; out float. Q K^T of int8 is exact, in
 //   int8 on the tensor cores; the other 8-bit types and Half are exact in fp16. Scales are multiplied into the softmax
 //   scale and the last division, so no dequantised tensor exists.
-// FAST: as near as half precision; a variant of its own, by name alone.
+// FAST: as near as half precision; a variant of its own.
 // Requires: sm_90a, HEAD_DIM 1 to 256, any strides.
 #include "cuda/attention/hopper_launch.cuh"
 

@@ -4,7 +4,7 @@
 //   cuda/attention/attention.cuh.
 // Shapes and dtypes: q [batch, seqlen_q, num_heads, HEAD_DIM], k and v [batch, seqlen_k,
 //   num_heads / GROUP_SIZE, HEAD_DIM]; float, Half or BFloat16; out of the same type.
-// FAST: as near as half precision; a variant of its own, by name alone.
+// FAST: as near as half precision; a variant of its own.
 // Requires: sm_90a, HEAD_DIM 1 to 256, any strides.
 #include "cuda/attention/hopper_launch.cuh"
 
