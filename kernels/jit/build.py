@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -234,7 +235,7 @@ def build(wanted: Key) -> Built:
     try:
         if wanted.spec.is_binding and warm.binding_is_loaded(wanted.spec.problem):
             return _build_elsewhere(wanted, directory)
-        with cache.lock(directory, wanted.digest):
+        with cache.lock(directory, wanted.digest, wanted.spec.name):
             found = find(wanted)
             return found if found is not None else _build_locked(wanted, directory)
     except OSError as error:
@@ -251,7 +252,12 @@ def open_library(wanted: Key, library: Path) -> ctypes.CDLL:
 _ELSEWHERE = """
 import base64, pickle, sys
 spec, sys.path = pickle.loads(base64.b64decode(sys.argv[1]))
+from kernels.jit import cache
 from kernels.jit.load import obtain
+def tell(message):
+    sys.stdout.write("\\ntell " + base64.b64encode(message.encode()).decode() + "\\n")
+    sys.stdout.flush()
+cache.tell = tell
 try:
     result = obtain(spec)
 except Exception as error:
@@ -262,18 +268,29 @@ sys.stdout.write("\\n" + base64.b64encode(pickle.dumps(result)).decode())
 
 def _build_elsewhere(wanted: Key, directory: Path) -> Built:
     """Build a binding in a process of its own: this one has its operators registered,
-    and load_inline would load them again."""
+    and load_inline would load them again. What that one has to tell of a long wait is told here."""
     question = base64.b64encode(pickle.dumps((wanted.spec, sys.path))).decode()
-    result = subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE, question],
-        env={**os.environ, "KERNELS_CACHE_DIR": str(directory)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    if result.returncode != 0:
-        raise CompileError(wanted.spec.name, result.stderr.decode("utf-8", "replace"))
-    answer = pickle.loads(base64.b64decode(result.stdout.splitlines()[-1]))
+    command = [sys.executable, "-c", _ELSEWHERE, question]
+    environment = {**os.environ, "KERNELS_CACHE_DIR": str(directory)}
+    with tempfile.TemporaryFile(dir=directory) as errors:
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+        ) as child:
+            assert child.stdout is not None
+            last = b""
+            try:
+                for line in child.stdout:
+                    if line.startswith(b"tell "):
+                        cache.tell(base64.b64decode(line[5:]).decode())
+                    elif line.strip():
+                        last = line
+            except BaseException:
+                child.kill()
+                raise
+        if child.returncode != 0:
+            errors.seek(0)
+            raise CompileError(wanted.spec.name, errors.read().decode("utf-8", "replace"))
+    answer = pickle.loads(base64.b64decode(last))
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -6,7 +6,7 @@
         manifest.json                            what it is, and the library's size and sha256
         library.so
     <cache>/work/<random>/                       a build in progress, private to one process
-    <cache>/locks/<digest>                       flock: who builds; removed after the build
+    <cache>/locks/<digest>                       flock; says who builds what; removed after the build
     <cache>/notes/*.json                         which entry answered which question (see warm.py)
     <cache>/tools/*.json                         versions of compilers, by the file they are
 
@@ -23,7 +23,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -49,6 +51,7 @@ __all__ = [
     "remove",
     "scratch",
     "seal",
+    "tell",
     "verify",
     "writable_directory",
 ]
@@ -125,18 +128,21 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def _open_locked(path: Path, *, wait: bool) -> int | None:
     """A descriptor holding the exclusive lock on ``path``; None when it is taken and ``wait`` is false."""
+    waiting: _Waiting | None = None
     while True:
         with _open_locks_guard:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             _open_locks.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            while not _locked(descriptor):
+                if not wait:
+                    _close(descriptor)
+                    return None
+                waiting = waiting or _Waiting(path)
+                waiting.pause(descriptor)
             # The last holder may have removed the file between our open and our lock.
             if os.fstat(descriptor).st_nlink:
                 return descriptor
-        except BlockingIOError:
-            _close(descriptor)
-            return None
         except OSError as error:
             if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
                 return descriptor  # no locks here: two builds at once still publish one whole entry
@@ -146,6 +152,14 @@ def _open_locked(path: Path, *, wait: bool) -> int | None:
             _close(descriptor)
             raise
         _close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _close(descriptor: int) -> None:
@@ -159,14 +173,109 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+# -- a wait that says whom it waits for -----------------------------------------------------
+
+_WARN_AFTER_S = 20.0
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.2
+
+
+class _Waiting:
+    """One wait for a lock: pauses that grow, and one warning when it gets long."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._since = time.monotonic()
+        self._pause_s = _FIRST_PAUSE_S
+        self._warned = False
+
+    def pause(self, descriptor: int) -> None:
+        waited_s = time.monotonic() - self._since
+        if not self._warned and waited_s >= _WARN_AFTER_S:
+            self._warned = True
+            tell(
+                f"waited {waited_s:.0f} s for the build lock {self._path}, held by {_holder(descriptor)}. "
+                "The wait goes on until the build is done or its process ends."
+            )
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+
+def tell(message: str) -> None:
+    """Warn of a long wait. Where warnings are errors it is printed: the wait itself is right."""
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    except RuntimeWarning:
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                print(message, file=sys.stderr, flush=True)
+
+
+def _sign(descriptor: int, what: str) -> None:
+    """Write who holds the lock, and for what, into its file.
+
+    One line and nothing cut off: a longer one, left by a killed holder, ends after it.
+    """
+    line = f"{os.getpid()} {os.uname().nodename} {' '.join(what.split())}\n"
+    with contextlib.suppress(OSError):  # a full disk: the lock holds without
+        os.pwrite(descriptor, line.encode("utf-8", "replace"), 0)
+
+
+def _holder(descriptor: int) -> str:
+    """Who signed the lock file, in words."""
+    try:
+        first, end, _ = os.pread(descriptor, 1024, 0).partition(b"\n")
+    except OSError:
+        first, end = b"", b""
+    match = re.fullmatch(rb"([1-9][0-9]{0,9}) (\S+) (.*)", first) if end else None
+    if match is None:
+        return "a process that has not written its PID there"
+    pid, host, what = int(match[1]), _printable(match[2]), _printable(match[3])
+    builds = f", which builds {what}" if what else ""
+    if host != os.uname().nodename:
+        return f"process {pid} on {host}{builds}"
+    return f"process {pid} ({_state(pid)}){builds}"
+
+
+_STATES = {b"T": "stopped", b"t": "stopped by a debugger", b"D": "waiting for a device or a disk"}
+
+
+def _state(pid: int) -> str:
+    """Whether process ``pid`` lives and, where ``/proc`` says so, what it is."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return "no such process here; a child of it, or a process in another container, may hold the lock"
+    except OSError:
+        pass  # another user's
+    words = []
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        words += [_STATES.get(state, "alive") for state in fields[:1]]
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+        words += [text for text in [_printable(command)] if text]
+    return ": ".join(words) or "alive"
+
+
+def _printable(text: bytes) -> str:
+    """``text`` on one line and not too long."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text.decode("utf-8", "replace")).split())
+    return line if len(line) <= 200 else line[:200] + "..."
+
+
 @contextlib.contextmanager
-def lock(directory: Path, digest: str) -> Iterator[None]:
-    """Hold the build lock of ``digest`` in the cache ``directory``; waits for another process's build."""
+def lock(directory: Path, digest: str, what: str = "") -> Iterator[None]:
+    """Hold the build lock of ``digest`` in the cache ``directory``; waits for another process's build.
+
+    A long wait warns once and names the process it waits for, and ``what`` that builds.
+    """
     path = directory / "locks" / digest
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _open_locked(path, wait=True)
     assert descriptor is not None  # wait=True
     try:
+        _sign(descriptor, what)
         yield
     finally:
         with contextlib.suppress(OSError):
