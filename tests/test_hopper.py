@@ -58,7 +58,7 @@ def case(
     return Case(name, "", shape, dtype, options, tolerance or BY_DTYPE[dtype])
 
 
-# Here the reference's own error is the yardstick, and one near tie, or one value of five times the usual size,
+# The reference's own error is the yardstick, and one near tie, or one value of five times the usual size,
 # carries it: seen at 2.4 times the reference's here, and at 0.4 times for other lengths.
 ORACLE_ONLY = Tolerance(atol=math.inf, rtol=0.0, oracle_ratio=4.0)
 
