@@ -49,9 +49,8 @@ VARIANTS = (
         launcher="fp8_attn::launch",
         template_arguments=hopper_arguments,
         serves=_serves_hopper,
-        why="S exact in int8 on wgmma, other carriers as fp16 parts: 404 TFLOP/s at fp32 accuracy on an H200 "
-        "(int8, head_dim 128, 16384 steps); holds the portable and short kernels too, for lengths where they "
-        "are faster",
+        why="S exact in int8 on wgmma, other carriers as fp16 parts: at fp32 accuracy faster than torch's "
+        "best route to it; holds the other kernels too, for lengths where they are faster",
     ),
     Variant(
         name="tensor",

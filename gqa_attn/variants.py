@@ -54,7 +54,7 @@ VARIANTS = (
         template_arguments=hopper_arguments,
         serves=_serves_hopper,
         why="fp32 as three fp16 products on wgmma, five times the speed of fp32 arithmetic; holds the "
-        "portable and short kernels too, for lengths where they are faster",
+        "other kernels too, for lengths where they are faster",
     ),
     Variant(
         name="tensor",

@@ -109,6 +109,7 @@ GQA = {
     "hopper_float16": ("hopper", "float16", 64, (4, 1), 150, 150),
     "hopper_float16_head_dim_63": ("hopper", "float16", 63, (2, 1), 200, 200),
     "hopper_more_rows_than_keys": ("hopper", "float32", 128, (4, 1), 100, 30),
+    "hopper_fewer_rows_than_a_warpgroup_has": ("hopper", "float32", 160, (1, 1), 50, 190),
     "hopper_more_keys_than_rows": ("hopper", "float32", 128, (4, 1), 70, 190),
     "tensor_float32": ("tensor", "float32", 128, (4, 1), 100, 100),
     "tensor_float32_long": ("tensor", "float32", 64, (2, 1), 270, 270),
