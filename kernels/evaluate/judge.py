@@ -149,6 +149,9 @@ class _Run:
         """After a candidate died on CUDA: a fresh process must find the device fit for the next one."""
         if self.options.device != "cuda":
             return
+        if self.trials is not None:
+            # One that ran out of memory lives on and holds it.
+            self.trials.candidate.close()
         why = ""
         for attempt in range(_PROBES):
             # The driver takes a moment to free what a killed process held.

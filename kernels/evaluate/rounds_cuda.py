@@ -9,6 +9,7 @@ longer a request with more of them takes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,20 +47,19 @@ class CudaRounds(Rounds):
 
     def run(self) -> TimingSection:
         """All rounds, with the clocks recorded from this process."""
-        try:
-            sampler = Sampler(_this_gpu())
-        except Unavailable as error:
-            self.trials.skipped["clocks"] = str(error)
-            return super().run()
-        try:
-            sampler.start()
+        with contextlib.ExitStack() as stack:
+            try:
+                sampler = stack.enter_context(Sampler(_this_gpu()))
+                sampler.start()
+            except Unavailable as error:
+                self.trials.skipped["clocks"] = str(error)
+                return super().run()
             section = super().run()
-            return replace(section, clocks=sampler.stop())
-        except Unavailable as error:
-            self.trials.skipped["clocks"] = str(error)
-            return super().run()
-        finally:
-            sampler.close()
+            try:
+                return replace(section, clocks=sampler.stop())
+            except Unavailable as error:
+                self.trials.skipped["clocks"] = str(error)
+                return section
 
     def _timed_here(self, routes: Sequence[str]) -> Sequence[str]:
         return ()
@@ -95,7 +95,8 @@ class CudaRounds(Rounds):
         self._batches.setdefault(key, []).extend(_times(reply))
         self._calls_of[key] = int(reply["calls"])
         self._note_of[key] = str(reply.get("note", ""))[:300]
-        if name == CANDIDATE and reply.get("complete"):
+        # A batch goes round the same tensors: an in-place model's are no longer what was expected.
+        if name == CANDIDATE and reply.get("complete") and not self.default.facts["mutates"]:
             self._check_outputs(number, self._calls[self.fresh], f", {mode}, {cache} L2")
 
     def _ask(self, name: str, mode: str, cache: str, samples: int) -> dict[str, Any]:
@@ -132,6 +133,9 @@ class CudaRounds(Rounds):
         self._check_graph_clock(section)
         reply = self.trials.ask_candidate("time", "kernels_seen", sets=self._calls[self.fresh])
         seen = reply.get("kernels_seen")
+        if seen is None and "unavailable" in reply:
+            self.trials.skipped["kernels seen"] = str(reply["unavailable"])[:300]
+            return section
         if not isinstance(seen, int) or isinstance(seen, bool):
             raise CandidateFailed("time", WorkerFailed("protocol", "does not say how many kernels ran"))
         if seen == 0:

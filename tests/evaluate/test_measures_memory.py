@@ -23,6 +23,16 @@ def test_storages_count_once_and_shared_ones_not_at_all() -> None:
     assert storage_bytes(None) == 0
 
 
+def test_a_model_may_call_its_own_things_as_torch_does() -> None:
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(4))
+            self.buffers = {"kept": torch.zeros(8)}
+
+    assert storage_bytes(Named()) == 16
+
+
 def test_what_a_call_needs_on_the_cpu_is_its_temporaries() -> None:
     x = torch.randn(4 * MIB)  # 16 MiB
 

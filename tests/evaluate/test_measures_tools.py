@@ -278,6 +278,35 @@ def test_ncu_is_asked_through_its_log(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [found.kernel for found in counters.profile(["program"])] == ["void f<float, 4>(float *)", "g"]
 
 
+def test_ncu_leaves_the_clocks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def run(command: list[str], seconds: float) -> nvidia_tools.Finished:
+        asked.extend(command)
+        return nvidia_tools.Finished(0, "", _raw_page())
+
+    monkeypatch.setattr(counters, "find", lambda name, fix: name)
+    monkeypatch.setattr(counters, "run", run)
+    counters.profile(["program"])
+    assert asked[asked.index("--clock-control") + 1] == "none" and asked[-1] == "program"
+
+
+@pytest.mark.parametrize("cut", ["units", "rows"])
+def test_a_table_without_known_units_is_said_to_be_one(cut: str) -> None:
+    lines = _raw_page().splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
+    text = "\n".join(lines[: header + 1] + lines[header + 2 :] if cut == "units" else lines[: header + 1])
+    with pytest.raises(Unavailable, match="ncu gives times in"):
+        counters.parse(text)
+
+
+def test_our_own_programs_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    command = [sys.executable, "-S", "-c", "import kernels.errors; print('found')"]
+    assert nvidia_tools.run(command, 60.0).output == "found\n"
+
+
 # -- sanitizer ---------------------------------------------------------------------------------
 
 CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"

@@ -59,12 +59,13 @@ def profile(argv: Sequence[str], *, seconds: float = 600.0, ranged: bool = True)
     """Counters of every kernel that ``argv`` launches, the one with the most time first.
 
     With ``ranged`` only what runs between cudaProfilerStart and cudaProfilerStop counts.
-    ncu runs every kernel several times, with its caches flushed and the clocks held at their base,
-    so its times compare the kernels with each other and not with the timing section.
+    ncu runs every kernel several times, with its caches flushed, so its times compare the kernels
+    with each other and not with the timing section. The clocks are left alone: an ncu that is
+    stopped while it holds them would leave them held for everybody.
     Raises :class:`Unavailable` with the reason and the command that mends it.
     """
     program = find("ncu", INSTALL)
-    command = [program, "--csv", "--page", "raw", "--target-processes", "all"]
+    command = [program, "--csv", "--page", "raw", "--target-processes", "all", "--clock-control", "none"]
     command += [word for section in _SECTIONS for word in ("--section", section)]
     command += ["--metrics", ",".join(_METRICS)]
     if ranged:
@@ -109,8 +110,11 @@ def _runs(text: str) -> Iterator[_Run]:
     if begin is None:
         return
     rows = csv.reader(io.StringIO("\n".join(line for line in lines[begin:] if line.startswith('"'))))
-    names, units = next(rows), next(rows)
-    scale = _MICROSECONDS[units[names.index(_TIME)]]
+    names, units = next(rows), next(rows, [])
+    unit = dict(zip(names, units, strict=False)).get(_TIME, "")
+    if unit not in _MICROSECONDS:
+        raise Unavailable(f"ncu gives times in {unit!r}; known are {', '.join(_MICROSECONDS)}")
+    scale = _MICROSECONDS[unit]
     for row in rows:
         if len(row) != len(names) or not row[0].isdigit():
             continue

@@ -41,7 +41,11 @@ def record(call: Callable[[], object], warm_up: int = 3) -> tuple[Launch, ...]:
     torch.cuda.synchronize()
     # The first session starts CUPTI, and may miss what is launched meanwhile.
     _trace(lambda: None)
-    return from_trace(_trace(call))
+    found = from_trace(_trace(call))
+    # No launch is a grave thing to say of a call: a profiler that sees torch's own must have said it.
+    if not found and not from_trace(_trace(lambda: torch.ones(1, device="cuda"))):
+        raise Unavailable("torch's profiler does not see what runs on this GPU")
+    return found
 
 
 def _trace(call: Callable[[], object]) -> Mapping[str, Any]:

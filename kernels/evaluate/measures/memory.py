@@ -77,7 +77,8 @@ def _storages(value: object) -> Iterator[torch.UntypedStorage]:
             yield value.untyped_storage()
         return
     if isinstance(value, torch.nn.Module):
-        value = [*value.parameters(), *value.buffers()]
+        # Not its own attributes of these names: a candidate may keep other things under them.
+        value = [*torch.nn.Module.parameters(value), *torch.nn.Module.buffers(value)]
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple, set)):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.isolation import inherited
@@ -27,6 +28,7 @@ _FOLDERS = {
     "compute-sanitizer": ("/usr/local/cuda*/compute-sanitizer", "/usr/local/cuda*/bin"),
 }
 _ANYWHERE = ("/usr/local/cuda*/bin", "/opt/cuda/bin")
+_HOME = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ def run(command: Sequence[str], seconds: float) -> Finished:
     """
     # The tools start candidates too.
     environment = inherited()
+    # A program of this toolkit's own is found wherever it is started from.
+    environment["PYTHONPATH"] = os.pathsep.join([_HOME, *filter(None, [environment.get("PYTHONPATH")])])
     # cuobjdump starts nvdisasm by name, which may be nowhere else than beside it.
     beside = os.path.dirname(command[0])
     environment["PATH"] = os.pathsep.join(part for part in (environment.get("PATH", ""), beside) if part)

@@ -32,7 +32,9 @@ def run_tools(trials: Trials, options: Options, skipped: dict[str, str]) -> dict
         except CandidateFailed as error:
             if error.failure.kind != "error":
                 raise
-            skipped["counters"] = error.failure.detail
+            asked = ["counters"] if "counters" in options.parts else []
+            asked += [f"sanitizer {tool}" for tool in options.sanitizer]
+            skipped.update(dict.fromkeys(asked, error.failure.detail))
             return found
         # Nothing else may run on the device meanwhile.
         trials.reference.pause()

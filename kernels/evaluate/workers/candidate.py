@@ -78,9 +78,12 @@ class _BadOutput(Exception):
 
 
 class Candidate:
-    """The state of the worker: the class, one instance, its inputs and last outputs."""
+    """The state of the worker: the class, one instance, its inputs and last outputs.
 
-    def __init__(self, device: str) -> None:
+    Where nothing is ``timed`` (under a profiler) the CUDA clock and its L2 flush are not made.
+    """
+
+    def __init__(self, device: str, *, timed: bool = True) -> None:
         self._device = device
         self._type: Any = None
         self._model: Any = None
@@ -98,7 +101,7 @@ class Candidate:
         self._timed: list[int] = []
         self._timers: dict[Any, Any] = {}
         self._tools: Any = None
-        if device == "cuda":
+        if device == "cuda" and timed:
             from kernels.evaluate.timing.cuda_tools import CudaTools
 
             # Made before the candidate's first line: its clock, events and flush are then out of reach.
@@ -226,6 +229,8 @@ class Candidate:
                 return {"shared": len(held)}
             known |= addresses
             size += sum(t.untyped_storage().nbytes() for t in tensors if t.layout is torch.strided)
+        # What is still under way must not be in the next request's time.
+        self._synchronise()
         return {}
 
     def collect(self, folder: str, name: str) -> dict[str, Any]:
@@ -299,8 +304,13 @@ class Candidate:
     def kernels_seen(self, sets: int) -> dict[str, Any]:
         """How many kernels, copies and fills one call puts on the GPU."""
         values = [self._sets[number] for number in range(sets)]
-        with torch.no_grad():
-            return {"kernels_seen": int(self._timer(values).kernels_seen())}
+        from kernels.evaluate.unavailable import Unavailable
+
+        try:
+            with torch.no_grad():
+                return {"kernels_seen": int(self._timer(values).kernels_seen())}
+        except Unavailable as error:  # no fault of the candidate
+            return {"kernels_seen": None, "unavailable": str(error)}
 
     def _timer(self, values: list[Any]) -> Any:
         from kernels.evaluate.workers.cuda import make_timer

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from kernels.evaluate.timing.cuda import CaptureFailed, Timer
+from kernels.evaluate.timing.turns import cuda_tools
 
 __all__ = ["make_timer", "timed"]
 
 
-def make_timer(model: Callable[..., Any], values: list[Any], tools: Any) -> Timer:
-    """A timer of ``model`` over a ring of input sets, without autograd."""
+def make_timer(model: Callable[..., Any], values: list[Any], tools: Any = None) -> Timer:
+    """A timer of ``model`` over a ring of input sets, without autograd; ``tools`` None is this process's."""
 
     def bound(inputs: Any) -> Callable[[], object]:
         def call() -> object:
@@ -22,7 +23,8 @@ def make_timer(model: Callable[..., Any], values: list[Any], tools: Any) -> Time
 
         return call
 
-    return Timer([bound(inputs) for inputs in values], torch.cuda.current_device(), tools=tools)
+    tools = cuda_tools(torch.cuda.current_device()) if tools is None else tools
+    return Timer([bound(inputs) for inputs in values], tools=tools)
 
 
 def timed(

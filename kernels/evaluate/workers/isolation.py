@@ -37,6 +37,7 @@ _MOST_PROCESSES = 512
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FOLDER = "kernels-judge-"
 _START_SECONDS = 180.0
+_END_SECONDS = 60.0
 _MARK = "KERNELS_WORKER"
 _ROOM = 2 << 30  # free bytes that make /dev/shm worth using
 
@@ -255,7 +256,9 @@ class Worker:
             self._signal(signal.SIGKILL)
             if not _kill_strays(self.pid, self._mark):
                 break
-        self._process.wait()
+        # A driver that cannot stop what runs on its GPU keeps the process, and must not keep the judge.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
 
     def _signal(self, number: int) -> None:
         # While the leader is not waited for, its id cannot belong to another group.

@@ -270,7 +270,7 @@ class Reference:
         # A timer reads the tensors it was made for; new content is written into them.
         with self._at_its_precision(route):
             if key not in self._timers:
-                self._timers[key] = make_timer(self._routes[route], values, None)
+                self._timers[key] = make_timer(self._routes[route], values)
             reply, _ = timed(self._timers[key], mode, cache, samples, budget)
         return reply
 

@@ -33,7 +33,7 @@ def replay(folder: str, calls: int) -> int:
 
     home = Path(folder)
     words: Mapping[str, Any] = json.loads((home / DESCRIPTION).read_text(encoding="utf-8"))
-    candidate = Candidate(words["device"])
+    candidate = Candidate(words["device"], timed=False)
     candidate.open(words["path"], words["package"], words.get("popcorn"))
     candidate.construct(folder, words["init"], words["state"], words["seed"])
     inputs, storages = map_value(home, words["inputs"])

@@ -1,0 +1,163 @@
+"""What the judge does on CUDA alone, as far as it can be followed without a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from kernels.evaluate import judge, rounds_cuda
+from kernels.evaluate.evaluation import ClockRecord, TimingSection
+from kernels.evaluate.measures import launches
+from kernels.evaluate.options import Options
+from kernels.evaluate.rounds import Rounds
+from kernels.evaluate.rounds_cuda import CudaRounds
+from kernels.evaluate.rules import CANDIDATE, FRESH
+from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.candidate import Candidate
+from kernels.evaluate.workers.isolation import Worker
+
+SECTION = TimingSection(inputs=(), rows=(), verdicts=(), fresh_us=(), fresh_ratio=None, notes=())
+
+
+class _Trials:
+    """As much of the trials as the rounds ask for; every batch of the candidate gives two samples."""
+
+    def __init__(self, **reply: Any) -> None:
+        self.skipped: dict[str, str] = {}
+        self.options = Options(device="cuda")
+        self.reply = {"samples_us": [5.0, 6.0], "calls": 2, "note": "", "complete": True, **reply}
+
+    def ask_candidate(self, stage: str, do: str, /, **words: Any) -> dict[str, Any]:
+        return self.reply
+
+
+def _rounds(trials: _Trials, mutates: bool = False) -> CudaRounds:
+    made = CudaRounds(cast(Any, trials), cast(Any, SimpleNamespace(facts={"mutates": mutates}, words=())))
+    made._calls = {FRESH: 2}
+    return made
+
+
+@pytest.mark.parametrize("mutates", [False, True])
+def test_batches_of_an_in_place_model_are_not_compared(
+    mutates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch calls again on what it has changed: what then comes out was never expected."""
+    compared: list[str] = []
+    monkeypatch.setattr(CudaRounds, "_load", lambda self: None)
+    monkeypatch.setattr(CudaRounds, "_check_outputs", lambda self, number, count, what: compared.append(what))
+    rounds = _rounds(_Trials(), mutates)
+    rounds._batch(0, CANDIDATE, "graph", "cold")
+    assert rounds._batches == {(CANDIDATE, "graph", "cold"): [5.0, 6.0]}
+    assert compared == ([] if mutates else [", graph, cold L2"])
+
+
+class _Sampler:
+    """A record of clocks that fails where it is told to."""
+
+    fails = ""
+
+    def __init__(self, device: str) -> None:
+        self.closed = False
+        self._say("made")
+
+    def __enter__(self) -> _Sampler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.closed = True
+
+    def start(self) -> None:
+        self._say("start")
+
+    def stop(self) -> ClockRecord:
+        self._say("stop")
+        return ClockRecord((1980,), (3201,), 1980, (), (), "")
+
+    def _say(self, step: str) -> None:
+        if step == self.fails:
+            raise Unavailable(f"no clocks at {step}")
+
+
+@pytest.mark.parametrize("fails", ["", "made", "start", "stop"])
+def test_clocks_that_are_not_told_cost_no_second_timing(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr(_Sampler, "fails", fails)
+    monkeypatch.setattr(rounds_cuda, "Sampler", _Sampler)
+    monkeypatch.setattr(rounds_cuda, "_this_gpu", lambda: "GPU-1")
+    monkeypatch.setattr(Rounds, "run", lambda self: ran.append(1) or SECTION)
+    trials = _Trials()
+    section = _rounds(trials).run()
+    assert len(ran) == 1
+    assert trials.skipped == ({"clocks": f"no clocks at {fails}"} if fails else {})
+    assert (section.clocks is None) == bool(fails)
+
+
+def test_a_profiler_that_sees_nothing_is_not_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timer(self: Candidate, values: list[Any]) -> Any:
+        def seen() -> int:
+            raise Unavailable("torch's profiler does not see what runs on this GPU")
+
+        return SimpleNamespace(kernels_seen=seen)
+
+    monkeypatch.setattr(Candidate, "_timer", timer)
+    reply = Candidate("cpu").kernels_seen(0)
+    assert reply["kernels_seen"] is None and "does not see" in reply["unavailable"]
+    monkeypatch.setattr(Rounds, "_judged", lambda self, rows: SECTION)
+    monkeypatch.setattr(CudaRounds, "_row", lambda self, name: rounds_cuda.TimingRow(name, "eager", "warm"))
+    trials = _Trials(**reply)
+    rounds = _rounds(trials)
+    assert rounds._section([]).kernels_seen is None
+    assert rounds.findings == [] and "does not see" in trials.skipped["kernels seen"]
+
+
+@pytest.mark.parametrize("blind", [True, False])
+def test_no_launch_is_said_only_by_a_profiler_that_sees(blind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = {"cat": "kernel", "name": "fill", "ts": 1, "dur": 2, "args": {}}
+    traces: list[list[Any]] = [[], [], [] if blind else [kernel]]
+    monkeypatch.setattr(
+        torch.profiler, "supported_activities", lambda: {torch.profiler.ProfilerActivity.CUDA}
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(launches, "_trace", lambda call: {"traceEvents": traces.pop(0)})
+    if blind:
+        with pytest.raises(Unavailable, match="does not see"):
+            launches.record(lambda: None)
+    else:
+        assert launches.record(lambda: None) == ()
+    assert traces == []
+
+
+def test_the_device_is_proven_without_the_candidate_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ran out of memory lives on: what it holds must be free before the device is called unfit."""
+    steps: list[str] = []
+
+    def probe(*command: Any, **words: Any) -> subprocess.CompletedProcess[str]:
+        steps.append("probe")
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(judge.subprocess, "run", probe)
+    run = object.__new__(judge._Run)
+    run.options, run.findings = Options(device="cuda"), []
+    candidate = SimpleNamespace(close=lambda: steps.append("close"))
+    run.trials = cast(Any, SimpleNamespace(candidate=candidate))
+    run.prove_device()
+    assert steps == ["close", "probe"] and run.findings == []
+
+
+def test_a_process_that_the_driver_keeps_does_not_keep_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> int:
+        waited.append(seconds)
+        raise subprocess.TimeoutExpired("a worker", seconds)
+
+    worker = object.__new__(Worker)
+    worker._process = cast(Any, SimpleNamespace(pid=1 << 30, wait=wait))
+    worker._mark = "KERNELS_WORKER=none"
+    worker._kill()
+    assert len(waited) == 1
