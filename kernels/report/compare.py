@@ -255,7 +255,7 @@ def show(console: Console, documents: Sequence[Document]) -> None:
     console.print(rows)
     console.print()
     console.print(
-        Text("error and allowed: in units of the reference's own; memory: beyond inputs and outputs", "dim")
+        Text(f"error and allowed: in units of {words.YARDSTICK}; memory: beyond inputs and outputs", "dim")
     )
     if len(documents) == 1:
         return
@@ -324,7 +324,7 @@ def _page_table(documents: Sequence[Document]) -> Markup:
         _pair("status", "date"),
         _pair("median, us", "kind of time"),
         _pair("speed-up", "over"),
-        _pair("error, x the reference's", "allowed"),
+        _pair("error, x the yardstick", "allowed"),
         _pair("extra memory", "share of the limit"),
         _pair("than A", "speed-up"),
     )

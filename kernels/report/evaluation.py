@@ -95,7 +95,7 @@ def _trials(console: Console, trials: Sequence[Mapping[str, Any]]) -> None:
     if wide:
         rows.add_column("inputs", overflow="fold", ratio=1)
     rows.add_column(stacked("largest error", "mean"), justify="right", no_wrap=True)
-    rows.add_column(stacked("x the reference's", "allowed"), justify="right")
+    rows.add_column(stacked("x the yardstick", "allowed"), justify="right")
     rows.add_column(stacked("elements wrong", "of"), justify="right")
     rows.add_column("result", no_wrap=True)
     failed: list[Mapping[str, Any]] = []
@@ -108,6 +108,8 @@ def _trials(console: Console, trials: Sequence[Mapping[str, Any]]) -> None:
         first = (Text(name), Text(", ".join(inputs))) if wide else (stacked(name, "\n".join(inputs)),)
         rows.add_row(*first, *_error_cells(trial["outputs"]), result)
     console.print(rows)
+    if any(output["own_error_units"] is not None for trial in trials for output in trial["outputs"]):
+        console.print(Text(f"yardstick: {words.YARDSTICK}", "dim"))
     redrawn = sum(trial["redrawn"] for trial in trials)
     if redrawn:
         console.print(Text(f"drawn again because the reference itself failed: {redrawn}", "dim"))

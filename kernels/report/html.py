@@ -237,8 +237,8 @@ def _precision(document: Document) -> Markup | None:
     told = told_trials(trials)
     drawing = precision_plot("precision-plot", told)
     caption = (
-        "A dot is the candidate's largest error; the bar is what is allowed, and 1 is the reference itself, "
-        "or what rounding to float32 moves where an element is held to that."
+        "A dot is the candidate's largest error; the bar is what is allowed, and 1 is the yardstick: "
+        f"{words.YARDSTICK}."
     )
     parts = [drawing.figure(caption) if drawing else None, _trial_table(told)]
     if len(told) < len(trials):
@@ -265,7 +265,7 @@ def _trial_table(trials: Sequence[Mapping[str, Any]]) -> Markup:
         "largest error",
         "mean error",
         "largest relative",
-        "x the reference's",
+        "x the yardstick",
         "wrong",
         "result",
     )

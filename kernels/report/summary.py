@@ -54,9 +54,10 @@ class Line:
 
 @dataclass(frozen=True)
 class WorstError:
-    """The largest error of all trials in units of the reference's own, and where it was.
+    """The largest error of all trials in units of its yardstick, and where it was.
 
-    Where an element has a bound of its own, in units of the yardstick there.
+    The yardstick is the reference's own error or, where an element has a bound of its own
+    (``of_element``), the larger of the reference's error there and what rounding to float32 moves.
     """
 
     units: float
@@ -64,6 +65,7 @@ class WorstError:
     trial: str
     error: float | None
     reference_error: float | None
+    of_element: bool
 
 
 def check_document(document: Document) -> None:
@@ -141,7 +143,8 @@ def worst_error(document: Document) -> WorstError | None:
                 words.number(output["allowed_error"]),
             )
             limit = allowed / reference if allowed is not None and reference else None
-            worst = WorstError(own, limit, trial["name"], words.number(output["oracle_error"]), reference)
+            error, of_element = words.number(output["oracle_error"]), output.get("bound_at") is not None
+            worst = WorstError(own, limit, trial["name"], error, reference, of_element)
     return worst
 
 
@@ -205,11 +208,14 @@ def _error(document: Document) -> Iterator[Line]:
         return
     tone = BAD if worst.allowed is not None and worst.units > worst.allowed else PLAIN
     allowed = f", allowed {words.units(worst.allowed)}" if worst.allowed is not None else ""
+    yardstick = f"yardstick {words.error(worst.reference_error)}, the reference's own error"
+    if worst.of_element:
+        yardstick += " there or what rounding to float32 moves"
     yield Line(
         "worst error",
-        f"{words.units(worst.units)} of the reference's own",
+        f"{words.units(worst.units)} of the yardstick{allowed}",
         tone,
-        f"trial {words.printable(worst.trial)}: {words.error(worst.error)} against float64{allowed}",
+        f"trial {words.printable(worst.trial)}: {words.error(worst.error)} against float64; {yardstick}",
     )
 
 

@@ -64,6 +64,12 @@ def error(value: Any) -> str:
     return "0" if known == 0 else f"{known:.1e}"
 
 
+# What an error is a multiple of (`own_error_units` in a report).
+YARDSTICK = (
+    "the reference's own error or, for an element that it says too little of, what rounding to float32 moves"
+)
+
+
 def units(value: Any) -> str:
     """A multiple: ``0.94``, ``12.5``, ``3,400``, ``1.2e+06``."""
     known = number(value)

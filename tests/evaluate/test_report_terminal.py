@@ -55,7 +55,8 @@ def test_the_summary_comes_first_and_says_it_all() -> None:
         "95 % interval 2.689 to 2.694 us, graph replay, warm cache",
         "faster than scaled_dot_product_attention, 6.51x",
         "interval 6.41x to 6.60x",
-        "1.64 of the reference's own",
+        "1.64 of the yardstick, allowed ",
+        "the reference's own error",
         "8 of 8 passed",
         "41 kB beyond inputs and outputs",
         "3 launches a call of 2 kernels",
@@ -122,6 +123,21 @@ def test_worst_error_is_over_all_outputs() -> None:
     assert worst is not None
     assert (worst.units, worst.allowed, worst.trial) == (31_000.0, 4.0, "jitter 1")
     assert worst_error(document(made.compile_error())) is None
+
+
+def test_the_yardstick_is_named_for_what_it_is() -> None:
+    """Where an element has a bound of its own, the reference's error is not all that it is measured by."""
+    base = made.passing_cuda()
+    output = dataclasses.replace(base.trials[0].outputs[0], own_error_units=1.9, bound_at=(1, 2, 3, 4))
+    trial = dataclasses.replace(base.trials[0], outputs=(output,))
+    other = dataclasses.replace(base, trials=(trial, *base.trials[1:]))
+    said = [line for one in (base, other) for line in summary(document(one)) if line.name == "worst error"]
+    assert [line.text for line in said] == [
+        "1.64 of the yardstick, allowed 4.00",
+        "1.90 of the yardstick, allowed 4.00",
+    ]
+    assert said[0].detail.endswith("the reference's own error")
+    assert said[1].detail.endswith("the reference's own error there or what rounding to float32 moves")
 
 
 def test_of_many_timed_outputs_the_worst_is_told() -> None:

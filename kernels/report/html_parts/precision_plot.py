@@ -33,7 +33,7 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
     if not points:
         return None
     shown = [point.units for point in points] + [point.allowed for point in points if point.allowed]
-    # 1 is the reference itself: always on the axis, to be seen against.
+    # 1 is the yardstick itself: always on the axis, to be seen against.
     scale = scale_for(
         [value for value in shown if value and value > 0] + [1.0], _LEFT, WIDTH - _RIGHT, True, 0.08
     )
@@ -41,7 +41,7 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
     one = scale.place(1.0)
     parts: list[object] = [
         horizontal_axis(
-            scale, _TOP, bottom, "error against float64 in units of the reference's own, logarithmic axis"
+            scale, _TOP, bottom, "error against float64 in units of the yardstick, logarithmic axis"
         ),
         element("path", d=f"M{one:.1f} {_TOP - 4:.1f}V{bottom:.1f}", class_="ceiling faint"),
     ]
@@ -62,7 +62,7 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
     ours, theirs = "middle", "middle"
     if limit is not None and abs(limit - one) < _LABELS_APART:
         ours, theirs = ("end", "start") if limit >= one else ("start", "end")
-    parts.append(label(one, _TOP - 9, "the reference", anchor=ours))
+    parts.append(label(one, _TOP - 9, "the yardstick", anchor=ours))
     if limit is not None:
         parts.append(label(limit, _TOP - 9, "allowed", "warn", theirs))
     said = "; ".join(
@@ -71,7 +71,7 @@ def precision_plot(name: str, trials: Sequence[Mapping[str, Any]]) -> Drawing | 
     return Drawing(
         name,
         "Error of every trial",
-        f"In units of the reference's own error, or of what rounding to float32 moves. {said}.",
+        f"In units of {words.YARDSTICK}. {said}.",
         bottom + 42,
         parts,
     )
