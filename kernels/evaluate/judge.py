@@ -23,9 +23,10 @@ from kernels.evaluate.measures.parts import Measures
 from kernels.evaluate.options import Options
 from kernels.evaluate.outcome import failure_finding, reference_finding
 from kernels.evaluate.result import Environment
+from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
 from kernels.evaluate.status import Status
 from kernels.evaluate.subject import Target, Unusable
-from kernels.evaluate.trials import CandidateFailed, ReferenceFailed, Trials
+from kernels.evaluate.trials import Trials
 from kernels.evaluate.verdict import FAILURE, decide
 from kernels.evaluate.workers.exchange import Malformed
 from kernels.evaluate.workers.isolation import Limits, Worker, WorkerFailed, private_folder

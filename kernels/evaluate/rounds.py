@@ -19,25 +19,21 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import torch
-
-from kernels.evaluate.correctness import bounds_of, output_error, timed_bounds
-from kernels.evaluate.evaluation import Finding, OutputError, TimingRow, TimingSection, TrialResult
-from kernels.evaluate.outputs import changed_bytes, rule_broken, structure_difference
+from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection, TrialResult
+from kernels.evaluate.rounds_content import Content, sets_for
 from kernels.evaluate.rules import (
     CANDIDATE,
     CHECKS,
     CLOCK,
     REPEATED,
     clock_finding,
-    judged,
     ratio_of,
     repeat_finding,
     round_trip_note,
 )
+from kernels.evaluate.sides import CandidateFailed
 from kernels.evaluate.timing.statistics import compare, summarise
-from kernels.evaluate.trials import CandidateFailed, Drawn, Trials
-from kernels.evaluate.workers.exchange import Malformed, tensors_of
+from kernels.evaluate.trials import Drawn, Trials
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
 __all__ = ["COMPILED", "Rounds"]
@@ -47,7 +43,6 @@ COMPILED = "torch.compile of the reference"
 _COMPILE_SECONDS = 90.0
 _SAMPLE_SECONDS = 1e-3
 _CLOCK_SECONDS = 20e-3
-_MOST_SETS = 16
 _SETTLE_SECONDS = 0.25
 _IDLE_SECONDS = 0.2
 _IDLE_SHARE = 0.25
@@ -55,9 +50,6 @@ _LEAST_ROUNDS = 11
 _MOST_ROUNDS = 101
 _REPEATED_ROUNDS = 21
 _CLOCK_BATCHES = 11
-# Bytes of content in one round: as many sets as fit, but two while those fit in the larger limit.
-_ROUND_BYTES = 256 << 20
-_PAIR_BYTES = 2 << 30
 # The whole of the timing may take this many times `seconds` of samples for each row.
 _OVERHEAD = 12.0
 _LEAST_WALL_SECONDS = 6.0
@@ -80,13 +72,12 @@ class Rounds:
         self._outside: dict[str, list[float]] = {}
         self._calls: dict[str, int] = {}
         self._round_trip = 0.0
-        self._known: list[Any] = []
-        self._call_seed = 0
+        self.content = Content(self.trials, self.default)
 
     def run(self) -> TimingSection:
         """All rounds. Raises ``CandidateFailed`` and ``ReferenceFailed``."""
         routes = self._routes()
-        self._contents(_sets_for(self._set_bytes()))
+        self.content.draw(sets_for(self.default))
         self._plan(routes)
         self._check_idle()
         self._check_held()
@@ -134,42 +125,16 @@ class Rounds:
             trials.skipped[f"baseline {name}"] = why
         return [*routes, *(name for name in made["routes"] if name == COMPILED)]
 
-    def _set_bytes(self) -> int:
-        return sum(storage.numel() for storage in self.default.storages) or 1
-
-    def _contents(self, count: int) -> None:
-        """Fresh content for ``count`` sets, in the reference's worker and the candidate's folder."""
-        trials = self.trials
-        self._known = []
-        trials.discard_inputs()
-        seeds = [trials.fresh_seed() for _ in range(count)]
-        # The one for each call of a sample follows from it.
-        self._call_seed = trials.fresh_seed()
-        reply = trials.ask_reference(
-            "contents", folder=str(trials.reference.folder), name=f"t{trials.fresh_seed()}", seeds=seeds
-        )
-        self._seeds = seeds
-        if trials.compiled is not None and trials.compiled.failure is None:
-            folder = str(trials.reference.folder)
-            trials.ask_compiled("load", folder=folder, first=0, values=reply["inputs"])
-        forwarded = [trials.forward(written) for written in reply["inputs"]]
-        self._written = [written for written, _ in forwarded]
-        self._bytes = [storages for _, storages in forwarded]
-
-    def _load(self) -> None:
-        folder = str(self.trials.candidate.folder)
-        self.trials.ask_candidate("time", "load", folder=folder, first=0, values=self._written)
-
     def _plan(self, routes: list[str]) -> None:
         """How many calls make a sample long enough, for each route, by the judge's clock."""
         trials = self.trials
-        self._load()
+        self.content.load()
         trips = []
         for _ in range(15):
             trials.ask_candidate("time", "ping")
             trips.append(trials.candidate.outside_s)
         self._round_trip = median(trips)
-        most = len(self._written)
+        most = len(self.content.written)
         for name in (self.fresh, *self._timed_here(routes)):
             self._time(name, 1, 1)  # the first may build or allocate
             each = min(self._time(name, 1, 1)[1] for _ in range(3))
@@ -225,10 +190,10 @@ class Rounds:
         start = time.monotonic()
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
-            self._contents(sets)
+            self.content.draw(sets)
             if self.default.facts["mutates"]:
                 # Before the baselines are timed on it: they change it.
-                self._expected(self._calls[self.fresh])
+                self.content.expected(self._calls[self.fresh])
             if number % 2 == 0:
                 self._candidate_round(number)
             first = number % max(1, len(routes))
@@ -257,11 +222,15 @@ class Rounds:
             if not self.default.facts["mutates"]:
                 self._check_outputs(number, self._calls[self.fresh], ", the last of a long batch")
 
+    def _check_outputs(self, number: int, count: int, what: str = "", *, seeded: bool = False) -> None:
+        """Compare the outputs of the last timed calls; random ones only where each call was ``seeded``."""
+        self.results.append(self.content.check(number, count, what, seeded=seeded))
+
     def _take(self, name: str) -> None:
         calls, passes = self._calls[name], 1
         if name == CLOCK:
             passes = calls // self._calls[self.fresh]
-        contents = self._written[:calls] if name in (self.fresh, REPEATED) else []
+        contents = self.content.written[:calls] if name in (self.fresh, REPEATED) else []
         inside, outside = self._time(name, calls // passes, passes, contents)
         self._samples[name].append(inside / calls * 1e6)
         if not contents:
@@ -277,7 +246,7 @@ class Rounds:
         """
         trials = self.trials
         # The clock check goes without: its long batches are not compared where outputs are random.
-        seed = self._call_seed if trials.random and name != CLOCK else None
+        seed = self.content.call_seed if trials.random and name != CLOCK else None
         words: dict[str, Any] = {"sets": sets, "passes": passes, "seed": seed}
         if name in (self.fresh, REPEATED, CLOCK):
             trials.ask_candidate("time", "ping")
@@ -294,134 +263,6 @@ class Rounds:
         if isinstance(inside, bool) or not isinstance(inside, int) or inside <= 0:
             raise CandidateFailed("time", WorkerFailed("protocol", f"says a sample took {inside!r} ns"))
         return inside / 1e9, outside
-
-    # -- the outputs of timed calls -------------------------------------------------------------------
-
-    def _check_outputs(self, number: int, count: int, what: str = "", *, seeded: bool = False) -> None:
-        """Fetch the outputs of the last timed calls and compare each with what its own content gives.
-
-        Random ones can be compared only where each call was ``seeded``.
-        """
-        trials = self.trials
-        reply = trials.ask_candidate(
-            "time", "collect", folder=str(trials.candidate.folder), name=f"o{trials.fresh_seed()}"
-        )
-        trials.candidate.pause()
-        result = TrialResult(
-            f"timed {number + 1} ({count} calls{what})", "timed", self._seeds[0], self.default.words, True
-        )
-        try:
-            layer, reason = self._rule_broken(reply["facts"], count)
-            errors: tuple[OutputError, ...] = ()
-            outputs = None if layer else trials.take(reply["outputs"])
-            if not layer:
-                layer, reason = self._mutated(trials.take(reply["inputs"]), count)
-            if not layer and (seeded or not trials.random):
-                reason, errors = self._compare(outputs, count)
-                layer = "output" if reason else ""
-        except (Malformed, KeyError, TypeError, AttributeError, IndexError) as error:
-            failure = WorkerFailed("protocol", f"answered with something else than outputs: {error}")
-            raise CandidateFailed("time", failure) from error
-        self.results.append(
-            TrialResult(
-                **{**vars(result), "passed": not layer, "layer": layer, "reason": reason, "outputs": errors}
-            )
-        )
-
-    def _rule_broken(self, facts: Any, count: int) -> tuple[str, str]:
-        if len(facts) != count:
-            raise Malformed(f"facts of {len(facts)} calls; {count} were timed")
-        for number, each in enumerate(facts, 1):
-            layer, reason = rule_broken(each, self.default.facts)
-            if layer:
-                return layer, f"call {number}: {reason}"
-        return "", ""
-
-    def _mutated(self, inputs: Any, count: int) -> tuple[str, str]:
-        if self.default.facts["mutates"]:
-            return "", ""
-        for ours, theirs in zip(self._bytes[:count], inputs, strict=True):
-            for before, after in zip(ours, theirs, strict=True):
-                changed = changed_bytes(before, after)
-                if changed:
-                    return "mutation", f"a timed call changed {changed} bytes of its inputs"
-        return "", ""
-
-    def _compare(self, outputs: Any, count: int) -> tuple[str, tuple[OutputError, ...]]:
-        """The worst output of the round, and why it is wrong if it is."""
-        trials = self.trials
-        in_float64 = self._in_float64
-        expected = self._expected(count)
-        if not isinstance(outputs, list) or len(outputs) != count:
-            raise Malformed(f"outputs of {count} calls are missing")
-        worst: dict[str, OutputError] = {}
-        for number, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
-            plain = _cast(theirs, trials.dtypes) if in_float64 else theirs
-            wrong = structure_difference(ours, plain, {}, trials.options.device)
-            if wrong:
-                return f"call {number + 1}: {wrong}", ()
-            errors = self._errors(ours, plain, theirs if in_float64 else None)
-            if in_float64 and self._movable and any(judged(error) for _, error in errors):
-                errors = self._errors(ours, plain, theirs, number)
-            for path, error in errors:
-                if path not in worst or _badness(error) > _badness(worst[path]):
-                    worst[path] = error
-                reason = judged(error)
-                if reason:
-                    return f"call {number + 1}: {reason}", (error,)
-        return "", tuple(worst.values())
-
-    @property
-    def _movable(self) -> bool:
-        """Whether what rounding to float32 moves can make a difference to an output."""
-        dtypes = self.trials.dtypes.values()
-        # An in-place reference has changed its content before it is asked.
-        changed = self.default.facts["mutates"]
-        return not changed and any(bounds_of(dtype, self.default.tolerance).movable for dtype in dtypes)
-
-    @property
-    def _in_float64(self) -> bool:
-        allowed, dtypes = self.trials.allowed, self.trials.dtypes
-        return bool(allowed) and allowed.keys() == dtypes.keys()
-
-    def _expected(self, count: int) -> list[Any]:
-        """What the reference gives on the first ``count`` sets of this round; asked for once a round."""
-        trials = self.trials
-        if len(self._known) < count:
-            reply = trials.ask_reference(
-                "expect_contents",
-                folder=str(trials.reference.folder),
-                name=f"x{trials.fresh_seed()}",
-                count=count,
-                in_float64=self._in_float64,
-                seed=self._call_seed if trials.random else None,
-            )
-            self._known = trials.take_reference(reply["outputs"])
-        return self._known[:count]
-
-    def _errors(
-        self, ours: Any, plain: Any, oracle: Any, number: int | None = None
-    ) -> list[tuple[str, OutputError]]:
-        """The figures of one call's outputs; given the ``number`` of its set, with what rounding moves."""
-        trials = self.trials
-        exact = dict(tensors_of(oracle)) if oracle is not None else {}
-        moves = {} if number is None else trials.movement(exact, number)
-        found = []
-        for (path, got), (_, expected) in zip(tensors_of(ours), tensors_of(plain), strict=True):
-            own, allowed = trials.allowed.get(path, (0.0, 0.0))
-            bounds = timed_bounds(expected.dtype, self.default.tolerance, allowed)
-            error = output_error(
-                path,
-                got,
-                expected,
-                exact.get(path),
-                bounds,
-                movement=moves.get(path),
-                own_error=own if path in exact else None,
-                allowed_error=2 * allowed if path in exact else None,
-            )
-            found.append((path, error))
-        return found
 
     # -- after the rounds ----------------------------------------------------------------------------
 
@@ -481,24 +322,3 @@ class Rounds:
             fresh_ratio=ratio_of(eager[self.fresh], eager[REPEATED]),
             notes=(threads, taken_off, *self.notes),
         )
-
-
-def _sets_for(set_bytes: int) -> int:
-    """How many sets of content a round has, by the bytes of one."""
-    if 2 * set_bytes > _PAIR_BYTES:
-        return 1
-    return max(2, min(_MOST_SETS, _ROUND_BYTES // set_bytes))
-
-
-def _cast(value: Any, dtypes: Mapping[str, torch.dtype], path: str = "") -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(dtypes.get(path, value.dtype))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_cast(item, dtypes, f"{path}[{i}]") for i, item in enumerate(value))
-    if isinstance(value, dict):
-        return {key: _cast(item, dtypes, f"{path}[{key!r}]") for key, item in value.items()}
-    return value
-
-
-def _badness(error: OutputError) -> float:
-    return error.max_abs if error.oracle_error is None else error.oracle_error

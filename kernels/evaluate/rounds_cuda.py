@@ -19,9 +19,9 @@ import torch
 from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection
 from kernels.evaluate.rounds import Rounds
 from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, REPEATED, graph_clock_finding
+from kernels.evaluate.sides import CandidateFailed
 from kernels.evaluate.timing.clocks import Sampler
 from kernels.evaluate.timing.statistics import summarise
-from kernels.evaluate.trials import CandidateFailed
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.isolation import WorkerFailed
 
@@ -86,7 +86,7 @@ class CudaRounds(Rounds):
         if key in self._note_of and key not in self._batches:
             return  # it failed once, and the note says why
         if name == CANDIDATE:
-            self._load()
+            self.content.load()
         samples = 1 if name in self._slow else _SAMPLES
         reply = self._ask(name, mode, cache, samples)
         if "failed" in reply:

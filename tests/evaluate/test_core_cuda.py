@@ -14,6 +14,7 @@ from kernels.evaluate.evaluation import ClockRecord, TimingSection
 from kernels.evaluate.measures import launches
 from kernels.evaluate.options import Options
 from kernels.evaluate.rounds import Rounds
+from kernels.evaluate.rounds_content import Content
 from kernels.evaluate.rounds_cuda import CudaRounds
 from kernels.evaluate.rules import CANDIDATE, FRESH
 from kernels.evaluate.unavailable import Unavailable
@@ -47,7 +48,7 @@ def test_batches_of_an_in_place_model_are_not_compared(
 ) -> None:
     """A batch calls again on what it has changed: what then comes out was never expected."""
     compared: list[str] = []
-    monkeypatch.setattr(CudaRounds, "_load", lambda self: None)
+    monkeypatch.setattr(Content, "load", lambda self: None)
     monkeypatch.setattr(CudaRounds, "_check_outputs", lambda self, number, count, what: compared.append(what))
     rounds = _rounds(_Trials(), mutates)
     rounds._batch(0, CANDIDATE, "graph", "cold")

@@ -17,7 +17,8 @@ from kernels.evaluate.evaluation import (
 )
 from kernels.evaluate.options import Options
 from kernels.evaluate.rules import CANDIDATE, floor_finding
-from kernels.evaluate.trials import CandidateFailed, ReferenceFailed, Trials
+from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
+from kernels.evaluate.trials import Trials
 from kernels.evaluate.workers.exchange import Malformed
 
 __all__ = ["Measures"]

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from kernels.evaluate.options import Options
-from kernels.evaluate.trials import CandidateFailed, Trials
+from kernels.evaluate.sides import CandidateFailed
+from kernels.evaluate.trials import Trials
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.replay import DESCRIPTION
 
