@@ -132,25 +132,33 @@ class ModelNew(nn.Module):
                 or forward_ad._current_level >= 0
                 or not OPERATOR.loaded
                 or is_dynamo_compiling()
-                or compiler._is_compiling_flag  # what is_compiling() returns, at a sixth of its price
-                or (
-                    is_grad_enabled()
-                    and (
-                        q_scale.requires_grad
-                        or k_scale.requires_grad
-                        or v_scale.requires_grad
-                        or q_q.requires_grad
-                        or k_q.requires_grad
-                        or v_q.requires_grad
-                    )
-                )
             ):
                 asks = OPERATOR.asks
-                if asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32":
-                    return OPERATOR.fast_forward_now(q_q, k_q, v_q, q_scale, k_scale, v_scale)
-                out = OPERATOR.forward_now(q_q, k_q, v_q, q_scale, k_scale, v_scale)
-                if OPERATOR.asks is asks:  # else this call was the first to meet a fast form, unasked
+                fast = asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32"
+                out = (OPERATOR.fast_direct if fast else OPERATOR.direct)(
+                    q_q, k_q, v_q, q_scale, k_scale, v_scale
+                )
+                if out is not None:
                     return out
+                if not (
+                    compiler._is_compiling_flag  # what is_compiling() returns, at a sixth of its price
+                    or (
+                        is_grad_enabled()
+                        and (
+                            q_scale.requires_grad
+                            or k_scale.requires_grad
+                            or v_scale.requires_grad
+                            or q_q.requires_grad
+                            or k_q.requires_grad
+                            or v_q.requires_grad
+                        )
+                    )
+                ):
+                    out = (OPERATOR.fast_forward_now if fast else OPERATOR.forward_now)(
+                        q_q, k_q, v_q, q_scale, k_scale, v_scale
+                    )
+                    if OPERATOR.asks is asks:  # else this call was the first to meet a fast form, unasked
+                        return out
         except (RuntimeError, TypeError, AttributeError) as error:
             failure = error
         else:

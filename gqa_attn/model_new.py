@@ -105,15 +105,19 @@ class ModelNew(nn.Module):
                 or forward_ad._current_level >= 0
                 or not OPERATOR.loaded
                 or is_dynamo_compiling()
-                or compiler._is_compiling_flag  # what is_compiling() returns, at a sixth of its price
-                or (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
             ):
                 asks = OPERATOR.asks
-                if asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32":
-                    return OPERATOR.fast_forward_now(q, k, v)
-                out = OPERATOR.forward_now(q, k, v)
-                if OPERATOR.asks is asks:  # else this call was the first to meet a fast form, unasked
+                fast = asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32"
+                out = (OPERATOR.fast_direct if fast else OPERATOR.direct)(q, k, v)
+                if out is not None:
                     return out
+                if not (
+                    compiler._is_compiling_flag  # what is_compiling() returns, at a sixth of its price
+                    or (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+                ):
+                    out = (OPERATOR.fast_forward_now if fast else OPERATOR.forward_now)(q, k, v)
+                    if OPERATOR.asks is asks:  # else this call was the first to meet a fast form, unasked
+                        return out
         except (RuntimeError, TypeError, AttributeError) as error:
             failure = error
         else:

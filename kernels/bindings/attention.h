@@ -17,19 +17,46 @@ namespace binding {
 constexpr int64_t kMaxHeadDim = 256;
 
 struct Scales {
-  const Tensor* q;
-  const Tensor* k;
-  const Tensor* v;
+  const TensorView* q;
+  const TensorView* k;
+  const TensorView* v;
 };
 
-inline std::string shape_text(const Tensor& tensor) {
+// What a tensor is, asked of torch once: each question is a call into its library.
+struct Description {
+  explicit Description(const TensorView& tensor)
+      : dim(tensor.dim()),
+        size(tensor.sizes()),
+        stride(tensor.strides()),
+        dtype(tensor.dtype()),
+        device_type(tensor.device_type()),
+        device_index(tensor.device_index()) {}
+
+  bool same_device(const Description& other) const {
+    return device_type == other.device_type && device_index == other.device_index;
+  }
+
+  int64_t dim;
+  const int64_t* size;
+  const int64_t* stride;
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+};
+
+[[gnu::cold, gnu::noinline]] inline std::string shape_text(const Description& tensor) {
   std::string text = "[";
-  for (int64_t i = 0; i < tensor.dim(); ++i) text += (i > 0 ? ", " : "") + std::to_string(tensor.sizes()[i]);
+  for (int64_t i = 0; i < tensor.dim; ++i) text += (i > 0 ? ", " : "") + std::to_string(tensor.size[i]);
   return text + "]";
 }
 
-inline void require(bool holds, const char* op, const char* rule, const Tensor& a, const Tensor& b) {
-  if (!holds) fail(std::string(op) + ": " + rule + "; got " + shape_text(a) + " and " + shape_text(b));
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_rule(const char* op, const char* rule, const Description& a,
+                                              const Description& b) {
+  fail(std::string(op) + ": " + rule + "; got " + shape_text(a) + " and " + shape_text(b));
+}
+
+inline void require(bool holds, const char* op, const char* rule, const Description& a, const Description& b) {
+  if (!holds) fail_rule(op, rule, a, b);
 }
 
 // The current stream of a CUDA device. Looked up by name, so that one binding
@@ -69,7 +96,7 @@ class DeviceGuard {
 // torch's allocator hands it to later work of the same stream only.
 class Workspace {
  public:
-  explicit Workspace(const Tensor& like) : like_(like) {}
+  explicit Workspace(const Description& like) : like_(like) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace() { delete memory_; }
@@ -79,7 +106,8 @@ class Workspace {
     Workspace& workspace = *static_cast<Workspace*>(self);
     try {
       const int64_t size[4] = {1, 1, 1, bytes};
-      workspace.memory_ = new Tensor(Tensor::empty(workspace.like_, size, aoti_torch_dtype_uint8()));
+      workspace.memory_ = new Tensor(Tensor::empty(size, aoti_torch_dtype_uint8(), workspace.like_.device_type,
+                                                   workspace.like_.device_index));
       return workspace.memory_->mutable_data();
     } catch (...) {
       return nullptr;
@@ -87,99 +115,114 @@ class Workspace {
   }
 
  private:
-  const Tensor& like_;
+  const Description& like_;
   Tensor* memory_ = nullptr;
 };
 
-inline void check_scale(const char* op, const Tensor& q, const Tensor& scale) {
-  require(scale.dim() == 1 && scale.sizes()[0] == q.sizes()[2], op, "a scale must be [num_heads]", q, scale);
-  require(scale.dtype() == aoti_torch_dtype_float32(), op, "a scale must be float32", q, scale);
-  require(scale.device_type() == q.device_type() && scale.device_index() == q.device_index(), op,
-          "a scale must be on the device of q", q, scale);
+// A scale's data and stride, once it is one that can be read.
+inline const float* read_scale(const char* op, const Description& q, const TensorView& tensor, int64_t* stride) {
+  const Description scale(tensor);
+  require(scale.dim == 1 && scale.size[0] == q.size[2], op, "a scale must be [num_heads]", q, scale);
+  require(scale.dtype == aoti_torch_dtype_float32(), op, "a scale must be float32", q, scale);
+  require(scale.same_device(q), op, "a scale must be on the device of q", q, scale);
+  *stride = scale.stride[0];
+  return static_cast<const float*>(tensor.data());
 }
+
+// Makes the output: Tensor::empty, or another of its form.
+using Allocate = Tensor (*)(const int64_t* size, int32_t dtype, int32_t device_type, int32_t device_index);
+
+// How an operator is called.
+struct Call {
+  const char* op;
+  bool fast;           // a faster, less accurate kernel may serve
+  bool known_kernels;  // fail where no kernel was asked for so before
+  Allocate empty;
+};
 
 // q [batch, seqlen_q, num_heads, head_dim], k and v [batch, seqlen_k, num_kv_heads,
 // head_dim], scales null or float32 [num_heads]. Returns a contiguous tensor shaped
-// as q, of type `out_dtype` (torch's number). `fast`: a faster, less accurate kernel may serve.
-inline Tensor attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v, const Scales* scales,
-                        int32_t out_dtype, bool fast) {
-  require(q.dim() == 4 && k.dim() == 4, op, "q, k and v must have four dimensions", q, k);
-  require(v.dim() == 4, op, "q, k and v must have four dimensions", q, v);
-  const int64_t* q_size = q.sizes();
-  const int64_t* k_size = k.sizes();
-  const int64_t* v_size = v.sizes();
-  require(k_size[0] == v_size[0] && k_size[1] == v_size[1] && k_size[2] == v_size[2] && k_size[3] == v_size[3], op,
+// as q, of type `out_dtype` (torch's number).
+inline Tensor attention(const Call& call, const TensorView& q_tensor, const TensorView& k_tensor,
+                        const TensorView& v_tensor, const Scales* scales, int32_t out_dtype) {
+  const char* const op = call.op;
+  const Description q(q_tensor), k(k_tensor), v(v_tensor);
+  require(q.dim == 4 && k.dim == 4, op, "q, k and v must have four dimensions", q, k);
+  require(v.dim == 4, op, "q, k and v must have four dimensions", q, v);
+  require(k.size[0] == v.size[0] && k.size[1] == v.size[1] && k.size[2] == v.size[2] && k.size[3] == v.size[3], op,
           "k and v must have the same shape", k, v);
-  require(q_size[0] == k_size[0], op, "q and k must have the same batch", q, k);
-  require(q_size[3] == k_size[3], op, "q and k must have the same head_dim", q, k);
-  require(q_size[3] >= 1 && q_size[3] <= kMaxHeadDim, op, "head_dim must be from 1 to 256", q, k);
-  require(k_size[2] > 0 ? q_size[2] % k_size[2] == 0 : q_size[2] == 0, op,
+  require(q.size[0] == k.size[0], op, "q and k must have the same batch", q, k);
+  require(q.size[3] == k.size[3], op, "q and k must have the same head_dim", q, k);
+  require(q.size[3] >= 1 && q.size[3] <= kMaxHeadDim, op, "head_dim must be from 1 to 256", q, k);
+  require(k.size[2] > 0 ? q.size[2] % k.size[2] == 0 : q.size[2] == 0, op,
           "num_heads must be a multiple of num_kv_heads", q, k);
-  require(q.dtype() == k.dtype() && q.dtype() == v.dtype(), op, "q, k and v must have the same dtype", q, k);
+  require(q.dtype == k.dtype && q.dtype == v.dtype, op, "q, k and v must have the same dtype", q, k);
+  require(q.same_device(k), op, "q, k and v must be on the same device", q, k);
+  require(q.same_device(v), op, "q, k and v must be on the same device", q, v);
 
-  const int32_t device_type = q.device_type();
-  const int32_t device_index = q.device_index();
-  for (const Tensor* other : {&k, &v})
-    require(other->device_type() == device_type && other->device_index() == device_index, op,
-            "q, k and v must be on the same device", q, *other);
-  if (scales != nullptr)
-    for (const Tensor* scale : {scales->q, scales->k, scales->v}) check_scale(op, q, *scale);
-
-  Tensor out = Tensor::empty(q, q_size, out_dtype);
-  if (q_size[0] == 0 || q_size[1] == 0 || q_size[2] == 0) return out;
-
-  AttentionParams params = {};
-  params.q = q.data();
-  params.k = k.data();
-  params.v = v.data();
-  params.out = out.mutable_data();
+  AttentionParams params;
+  params.q_scale = params.k_scale = params.v_scale = nullptr;
+  params.q_scale_stride = params.k_scale_stride = params.v_scale_stride = 0;
   if (scales != nullptr) {
-    params.q_scale = static_cast<const float*>(scales->q->data());
-    params.k_scale = static_cast<const float*>(scales->k->data());
-    params.v_scale = static_cast<const float*>(scales->v->data());
-    params.q_scale_stride = scales->q->strides()[0];
-    params.k_scale_stride = scales->k->strides()[0];
-    params.v_scale_stride = scales->v->strides()[0];
+    params.q_scale = read_scale(op, q, *scales->q, &params.q_scale_stride);
+    params.k_scale = read_scale(op, q, *scales->k, &params.k_scale_stride);
+    params.v_scale = read_scale(op, q, *scales->v, &params.v_scale_stride);
   }
-  params.batch = q_size[0];
-  params.seqlen_q = q_size[1];
-  params.seqlen_k = k_size[1];
-  params.num_heads = q_size[2];
-  params.num_kv_heads = k_size[2];
-  params.head_dim = q_size[3];
+  if (q.size[0] == 0 || q.size[1] == 0 || q.size[2] == 0)
+    return call.empty(q.size, out_dtype, q.device_type, q.device_index);
+
+  const bool on_cuda = q.device_type == aoti_torch_device_type_cuda();
+  KernelRequest request;
+  request.device_type = on_cuda ? 1 : 0;
+  request.device_index = on_cuda ? q.device_index : 0;
+  request.dtype = dtype_from_torch(q.dtype);
+  request.head_dim = static_cast<int32_t>(q.size[3]);
+  request.group_size = static_cast<int32_t>(q.size[2] / k.size[2]);
+  request.fast = call.fast ? 1 : 0;
+  if (request.dtype == kUnsupported) fail(op, ": this dtype is not supported");
+  const KernelEntry* entry = call.known_kernels ? registry.known(request) : registry.find(request);
+  if (entry == nullptr) fail(op, ": no kernel is known for this");
+
+  Tensor out = call.empty(q.size, out_dtype, q.device_type, q.device_index);
+  params.q = q_tensor.data();
+  params.k = k_tensor.data();
+  params.v = v_tensor.data();
+  params.out = out.mutable_data();
+  params.batch = q.size[0];
+  params.seqlen_q = q.size[1];
+  params.seqlen_k = k.size[1];
+  params.num_heads = q.size[2];
+  params.num_kv_heads = k.size[2];
+  params.head_dim = q.size[3];
   for (int i = 0; i < 4; ++i) {
-    params.q_stride[i] = q.strides()[i];
-    params.k_stride[i] = k.strides()[i];
-    params.v_stride[i] = v.strides()[i];
+    params.q_stride[i] = q.stride[i];
+    params.k_stride[i] = k.stride[i];
+    params.v_stride[i] = v.stride[i];
   }
   params.softmax_scale = 1.0 / std::sqrt(static_cast<double>(params.head_dim));
-
-  const bool on_cuda = device_type == aoti_torch_device_type_cuda();
-  KernelRequest request = {};
-  request.device_type = on_cuda ? 1 : 0;
-  request.device_index = on_cuda ? device_index : 0;
-  request.dtype = dtype_from_torch(q.dtype());
-  request.head_dim = static_cast<int32_t>(params.head_dim);
-  request.group_size = static_cast<int32_t>(params.num_heads / params.num_kv_heads);
-  request.fast = fast ? 1 : 0;
-  if (request.dtype == kUnsupported) fail(std::string(op) + ": this dtype is not supported");
-  const KernelEntry& entry = registry.find(request);
+  params.allocate = nullptr;
+  params.allocator = nullptr;
 
   int32_t code = 0;
   if (on_cuda) {
-    DeviceGuard guard(device_index);
+    DeviceGuard guard(q.device_index);
     Workspace workspace(q);
     params.allocate = Workspace::allocate;
     params.allocator = &workspace;
-    code = entry.launch(&params, current_cuda_stream(device_index));
+    code = entry->launch(&params, current_cuda_stream(q.device_index));
   } else {
     uint32_t num_threads = 1;
     check(torch_get_num_threads(&num_threads), "thread count");
     HostContext context = {torch_parallel_for, static_cast<int32_t>(num_threads)};
-    code = entry.launch(&params, &context);
+    code = entry->launch(&params, &context);
   }
-  if (code != 0) fail(std::string(op) + ": the kernel failed: " + entry.error_string(code));
+  if (code != 0) fail(std::string(op) + ": the kernel failed: " + entry->error_string(code));
   return out;
+}
+
+inline Tensor attention(const char* op, const TensorView& q, const TensorView& k, const TensorView& v,
+                        const Scales* scales, int32_t out_dtype, bool fast) {
+  return attention({op, fast, false, Tensor::empty}, q, k, v, scales, out_dtype);
 }
 
 // One operator: its schema, and the function that runs it on every device.

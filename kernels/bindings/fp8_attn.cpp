@@ -5,6 +5,7 @@
 // it when no gradient is asked for. The last two are their twins for torch's lower
 // float32 matmul precisions: where there is a faster, less accurate kernel, they run that.
 #include "bindings/attention.h"
+#include "bindings/direct.h"
 
 namespace {
 
@@ -20,6 +21,17 @@ void fp8_attn(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = binding::attention("fp8_attn", q, k, v, &scales, aoti_torch_dtype_float32(), FAST).release();
 }
 
+template <bool FAST>
+PyObject* fp8_attn_direct(PyObject*, PyObject* const* arguments, intptr_t count) {
+  return binding::call_directly<6>(arguments, count, [](const AtenTensorHandle* handles) {
+    const binding::TensorView q(handles[0]), k(handles[1]), v(handles[2]);
+    const binding::TensorView q_scale(handles[3]), k_scale(handles[4]), v_scale(handles[5]);
+    const binding::Scales scales = {&q_scale, &k_scale, &v_scale};
+    return binding::attention({"fp8_attn", FAST, true, binding::Direct::empty}, q, k, v, &scales,
+                              aoti_torch_dtype_float32());
+  });
+}
+
 #define FP8_ATTN_ARGUMENTS "(Tensor q_q, Tensor k_q, Tensor v_q, Tensor q_scale, Tensor k_scale, Tensor v_scale) -> Tensor"
 
 const binding::Operator kOperators[] = {
@@ -32,3 +44,5 @@ const binding::Operator kOperators[] = {
 [[maybe_unused]] const bool kRegistered = (binding::register_operators("kernelwright", kOperators, 4), true);
 
 }  // namespace
+
+BINDING_DIRECT_CALLS(fp8_attn_direct<false>, fp8_attn_direct<true>)

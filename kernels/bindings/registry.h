@@ -68,13 +68,18 @@ class Registry {
  public:
   void set_resolver(Resolver resolver) { resolver_.store(resolver, std::memory_order_release); }
 
+  // The kernel that serves `request`, or null where nobody has asked for it before.
+  const KernelEntry* known(const KernelRequest& request) const {
+    for (Node* node = buckets_[hash(request)].load(std::memory_order_acquire); node != nullptr; node = node->next)
+      if (std::memcmp(&node->request, &request, sizeof(request)) == 0) return &node->entry;
+    return nullptr;
+  }
+
   // Returns the kernel that serves `request`, asking the resolver on a miss. Entries
   // are added and never removed, so a reader needs no lock; two threads that miss at
   // once add the same entry twice, which is harmless.
-  const KernelEntry& find(const KernelRequest& request) {
-    std::atomic<Node*>& bucket = buckets_[hash(request)];
-    for (Node* node = bucket.load(std::memory_order_acquire); node != nullptr; node = node->next)
-      if (std::memcmp(&node->request, &request, sizeof(request)) == 0) return node->entry;
+  const KernelEntry* find(const KernelRequest& request) {
+    if (const KernelEntry* entry = known(request)) return entry;
 
     Resolver resolver = resolver_.load(std::memory_order_acquire);
     if (resolver == nullptr) fail("the kernel registry has no resolver: load this operator through its Python package");
@@ -85,10 +90,11 @@ class Registry {
       delete node;
       fail(message);
     }
+    std::atomic<Node*>& bucket = buckets_[hash(request)];
     node->next = bucket.load(std::memory_order_relaxed);
     while (!bucket.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {
     }
-    return node->entry;
+    return &node->entry;
   }
 
  private:

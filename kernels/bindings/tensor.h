@@ -1,4 +1,4 @@
-// An owning view of one tensor through torch's stable C ABI.
+// Tensors through torch's stable C ABI.
 //
 // Only the C shim is included: the C++ headers of the stable ABI more than double
 // the time this file takes to compile, and a first call waits for it.
@@ -13,37 +13,34 @@
 
 namespace binding {
 
-inline void check(AOTITorchError code, const char* what) {
-  if (code != AOTI_TORCH_SUCCESS) throw std::runtime_error(std::string(what) + " failed inside torch");
+// Throws what Python sees as a RuntimeError. Out of line, as all words of errors are: there are many checks.
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail(const std::string& message) {
+  throw std::runtime_error(message);
 }
 
-// Throws what Python sees as a RuntimeError.
-[[noreturn]] inline void fail(const std::string& message) { throw std::runtime_error(message); }
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail(const char* where, const char* what) {
+  fail(std::string(where) + what);
+}
 
-class Tensor {
+inline void check(AOTITorchError code, const char* what) {
+  if (code != AOTI_TORCH_SUCCESS) fail(what, " failed inside torch");
+}
+
+// As torch counts them, zero sizes included.
+inline void contiguous_strides(const int64_t* size, int64_t* strides) {
+  int64_t step = 1;
+  for (int i = 3; i >= 0; --i) {
+    strides[i] = step;
+    if (size[i] > 1) step *= size[i];
+  }
+}
+
+// A tensor whose handle belongs to somebody else.
+class TensorView {
  public:
-  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
-  Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() {
-    if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
-  }
+  explicit TensorView(AtenTensorHandle handle) : handle_(handle) {}
 
-  // A new contiguous tensor of `size`, four dimensions, on the device of `like`, of `dtype` (torch's
-  // number). empty_strided goes through the dispatcher once; new_empty, shorter to call, does twice.
-  static Tensor empty(const Tensor& like, const int64_t* size, int32_t dtype) {
-    int64_t strides[4];
-    int64_t step = 1;
-    for (int i = 3; i >= 0; --i) {
-      strides[i] = step;
-      if (size[i] > 1) step *= size[i];  // as torch counts contiguous strides, zero sizes included
-    }
-    AtenTensorHandle handle = nullptr;
-    check(aoti_torch_empty_strided(4, size, strides, dtype, like.device_type(), like.device_index(), &handle),
-          "allocating the output");
-    return Tensor(handle);
-  }
+  AtenTensorHandle handle() const { return handle_; }
 
   int64_t dim() const {
     int64_t value = 0;
@@ -87,11 +84,38 @@ class Tensor {
     return value;
   }
 
+ protected:
+  AtenTensorHandle handle_;
+};
+
+// A tensor whose handle goes with this object.
+class Tensor : public TensorView {
+ public:
+  explicit Tensor(AtenTensorHandle handle) : TensorView(handle) {}
+  Tensor(Tensor&& other) noexcept : TensorView(std::exchange(other.handle_, nullptr)) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() {
+    if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
+  }
+
+  // A new contiguous tensor of `size`, four dimensions, of `dtype` (torch's number). empty_strided goes
+  // through the dispatcher once; new_empty, shorter to call, does twice.
+  static Tensor empty(const int64_t* size, int32_t dtype, int32_t device_type, int32_t device_index) {
+    int64_t strides[4];
+    contiguous_strides(size, strides);
+    AtenTensorHandle handle = nullptr;
+    check(aoti_torch_empty_strided(4, size, strides, dtype, device_type, device_index, &handle),
+          "allocating the output");
+    return Tensor(handle);
+  }
+
   // Gives the handle away, as the value an operator returns.
   StableIValue release() { return reinterpret_cast<StableIValue>(std::exchange(handle_, nullptr)); }
-
- private:
-  AtenTensorHandle handle_;
 };
 
 }  // namespace binding

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernels.jit import warm
+from kernels.jit import direct_calls, warm
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +71,11 @@ class Operator:
     met and no graph was traced, so that calls which have none need not pay for the question.
     The call that is the first of these finds it True afterwards; it may have called the
     wrong one, and has to be made again.
+
+    ``direct`` and ``fast_direct`` are ``<name>_forward`` and its twin without torch's dispatcher,
+    which costs as much as all the rest: for plain tensors and kernels that were called before, while
+    no gradient is asked for and no mode, transform or profiler is on. Otherwise they return None,
+    as they do at their own first call.
     """
 
     forward: Any
@@ -79,6 +84,8 @@ class Operator:
     fast_forward: Any
     fast_forward_now: Any
     fast_differentiable: Any
+    direct: Callable[..., Any]
+    fast_direct: Callable[..., Any]
     fp32_precision: Callable[[str, str], str]  # what fast_allowed asks; torch.compile does not trace it
 
     def __init__(
@@ -99,6 +106,8 @@ class Operator:
         self._setup_context = setup_context
         self._backward = backward
         self._has_fast_form = has_fast_form
+        self._binding: ctypes.CDLL | None = None
+        self._cuda_index: int | None = None  # a device that was asked for
         self._start: warm.Note | None = None  # what an earlier process noted for the first call
         self._guard = threading.Lock()
         self._pending = threading.local()
@@ -124,6 +133,8 @@ class Operator:
             library.binding_set_resolver.argtypes = [_RESOLVER]
             library.binding_set_resolver.restype = None
             library.binding_set_resolver(resolver)
+            self._binding = library
+            self.direct = self.fast_direct = self._connect
             fast = f"{self.name}_fast"
             if self.name not in _with_rules:
                 rules = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -146,6 +157,15 @@ class Operator:
             if self.fast_allowed() or any(each.asks for each in self._namesakes()):
                 self._must_ask()
             self.loaded = True
+
+    def _connect(self, *arguments: Any) -> None:
+        """What ``direct`` is first: find the direct calls for those that follow.
+
+        Not at the first call, which has waited long enough, but at the second.
+        """
+        with self._guard:
+            assert self._binding is not None
+            self.direct, self.fast_direct = direct_calls.connect(self._binding, self._cuda_index)
 
     def _register_autograd(self, rules: torch.library.Library, name: str) -> None:
         """Register the autograd rule, making it when a gradient is first asked for.
@@ -294,6 +314,10 @@ class Operator:
             filled = _ENTRY.pack(_address(library.kernel_launch), _address(library.kernel_error_string), b"")
             asked = (_DEVICES[numbers[0]], _DTYPES[numbers[2]], *numbers[3:5])
             self._resolved.setdefault(asked, []).append((numbers, entry))
+            if asked[0] == "cuda" and self._cuda_index is None:
+                with self._guard:
+                    self._cuda_index = numbers[1]
+                    self.direct = self.fast_direct = self._connect
             return 0
         except BaseException as error:  # nothing may pass through C++ frames
             self._pending.error = error
