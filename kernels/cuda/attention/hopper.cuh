@@ -310,7 +310,6 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   };
   mask(0);
   exponentials(my_tiles == 1);
-  c.split_weights();
 
   const auto issue_values = [&](uint32_t v_address, auto with_low) {
     ptx::wgmma_fence();
@@ -370,15 +369,33 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
       rescale[1] *= change;
     }
     c.rescale_output(rescale);
-    c.split_weights();
   };
 
+  // Splits the weights at hand and takes the next step, as long as P's second part matters, or does not. Returns whether
+  // all are taken. A loop for each: in one, the registers of the second part would be kept throughout, and the compiler
+  // would have too few left to work out exponentials of some rows beside the maximum of others.
+  int tile = 1;
+  const auto steps = [&](auto with_low) {
 #pragma unroll 1
-  for (int tile = 1; tile < my_tiles; ++tile) {
-    if (!Consumer::LOW_IS_OPTIONAL || c.low_matters)
-      step(tile, Constant<true>());
-    else
-      step(tile, Constant<false>());
+    for (;;) {
+      c.template split_weights<decltype(with_low)::VALUE>();
+      if (tile == my_tiles) return true;
+      step(tile, with_low);
+      ++tile;
+      if (Consumer::LOW_IS_OPTIONAL && c.low_matters != decltype(with_low)::VALUE) return false;
+    }
+  };
+  if constexpr (Consumer::LOW_IS_OPTIONAL) {
+    for (bool is_done = false; !is_done;) {
+      if (c.low_matters) {
+        is_done = steps(Constant<true>());
+      } else {
+        is_done = steps(Constant<false>());
+        c.drop_low();
+      }
+    }
+  } else {
+    steps(Constant<Consumer::P_PARTS == 2>());
   }
 
   asm volatile("" : "+r"(turn));  // read again, so that the loop above need not hold it

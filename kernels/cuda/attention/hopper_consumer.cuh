@@ -51,7 +51,8 @@ struct HopperConsumer {
   template <typename S>
   __device__ __forceinline__ void issue_scores(S (&target)[BLOCK_N / 2], uint32_t q_address, uint32_t k_address) {
     asm volatile("" : "+r"(q_address));  // or every step's descriptor would be kept in a register
-    k_address = __shfl_sync(0xffffffffu, k_address, 0);  // known to be uniform: descriptors need uniform registers
+    q_address = __shfl_sync(0xffffffffu, q_address, 0);  // known to be uniform: descriptors need uniform registers
+    k_address = __shfl_sync(0xffffffffu, k_address, 0);
     const ptx::Operand q(q_address, 0), k(k_address, 0);
     constexpr int STEPS = (HEAD_DIM * TILE::SCORE_BYTES + 31) / 32;
 #pragma unroll
@@ -187,6 +188,7 @@ struct HopperConsumer {
     return fabsf(row_max[0]) < MAX_SHIFT && fabsf(row_max[1]) < MAX_SHIFT;
   }
 
+  template <bool WITH_LOW>
   __device__ __forceinline__ void split_weights() {
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step)
@@ -194,9 +196,16 @@ struct HopperConsumer {
       for (int i = 0; i < 4; ++i) {
         const float x = s[step * 8 + i * 2], y = s[step * 8 + i * 2 + 1];
         p[0][step][i] = ptx::floats_to_halves(x, y);
-        if constexpr (P_PARTS == 2)
-          if (low_matters) p[1][step][i] = pack_remainders(x, y, p[0][step][i]);
+        if constexpr (WITH_LOW) p[1][step][i] = pack_remainders(x, y, p[0][step][i]);
       }
+  }
+
+  // Ends the life of P's second part, where the compiler cannot see that it is not read again.
+  __device__ __forceinline__ void drop_low() {
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[P_PARTS - 1][step][i] = 0;
   }
 
   // Stores row `half` of this lane, which has two neighbouring columns of every eight; the four lanes of a row trade
