@@ -36,9 +36,10 @@ from kernels.evaluate.timing.statistics import compare, summarise
 from kernels.evaluate.trials import Drawn, Trials
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
-__all__ = ["COMPILED", "Rounds"]
+__all__ = ["COMPILED", "REFERENCE", "Rounds"]
 
-COMPILED = "torch.compile of the reference"
+# Names of routes; the others are a problem package's peers.
+REFERENCE, COMPILED = "reference", "torch.compile of the reference"
 
 _COMPILE_SECONDS = 90.0
 _SAMPLE_SECONDS = 1e-3

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection
-from kernels.evaluate.rounds import Rounds
+from kernels.evaluate.rounds import REFERENCE, Rounds
 from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, REPEATED, graph_clock_finding
-from kernels.evaluate.sides import CandidateFailed
+from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
 from kernels.evaluate.timing.clocks import Sampler
 from kernels.evaluate.timing.statistics import summarise
 from kernels.evaluate.unavailable import Unavailable
@@ -110,7 +110,12 @@ class CudaRounds(Rounds):
         if name == CANDIDATE:
             return self.trials.ask_candidate("time", "cuda_time", **words)
         ask, _ = self.asked(name)
-        return ask("cuda_time", route=name, **words)
+        try:
+            return ask("cuda_time", route=name, **words)
+        except ReferenceFailed as error:
+            if name == REFERENCE or error.failure.kind != "error":
+                raise
+            return {"failed": error.failure.detail}  # a peer of the reference; nobody is judged by it
 
     def _section(self, routes: list[str]) -> TimingSection:
         rows = [

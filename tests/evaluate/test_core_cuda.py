@@ -13,13 +13,14 @@ from kernels.evaluate import judge, rounds_cuda
 from kernels.evaluate.evaluation import ClockRecord, TimingSection
 from kernels.evaluate.measures import launches
 from kernels.evaluate.options import Options
-from kernels.evaluate.rounds import Rounds
+from kernels.evaluate.rounds import REFERENCE, Rounds
 from kernels.evaluate.rounds_content import Content
 from kernels.evaluate.rounds_cuda import CudaRounds
 from kernels.evaluate.rules import CANDIDATE, FRESH
+from kernels.evaluate.sides import ReferenceFailed
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.candidate import Candidate
-from kernels.evaluate.workers.isolation import Worker
+from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
 SECTION = TimingSection(inputs=(), rows=(), verdicts=(), fresh_us=(), fresh_ratio=None, notes=())
 
@@ -29,6 +30,9 @@ class _Trials:
 
     def __init__(self, **reply: Any) -> None:
         self.skipped: dict[str, str] = {}
+        self.compiled: Any = None
+        self.reference: Any = None
+        self.ask_reference: Any = None
         self.options = Options(device="cuda")
         self.reply = {"samples_us": [5.0, 6.0], "calls": 2, "note": "", "complete": True, **reply}
 
@@ -54,6 +58,26 @@ def test_batches_of_an_in_place_model_are_not_compared(
     rounds._batch(0, CANDIDATE, "graph", "cold")
     assert rounds._batches == {(CANDIDATE, "graph", "cold"): [5.0, 6.0]}
     assert compared == ([] if mutates else [", graph, cold L2"])
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "raises"),
+    [("a peer", "error", False), ("a peer", "died", True), (REFERENCE, "error", True)],
+)
+def test_a_peer_that_fails_under_the_timer_has_a_note(route: str, kind: str, raises: bool) -> None:
+    def refuse(do: str, /, **words: Any) -> dict[str, Any]:
+        raise ReferenceFailed(WorkerFailed(kind, "RuntimeError: no kernel for this"))
+
+    trials = _Trials()
+    trials.ask_reference = refuse
+    rounds = _rounds(trials)
+    if raises:
+        with pytest.raises(ReferenceFailed):
+            rounds._batch(0, route, "eager", "warm")
+    else:
+        rounds._batch(0, route, "eager", "warm")
+        assert rounds._note_of == {(route, "eager", "warm"): "RuntimeError: no kernel for this"}
+        assert rounds._batches == {}
 
 
 class _Sampler:
