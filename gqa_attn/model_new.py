@@ -106,6 +106,7 @@ class ModelNew(nn.Module):
                 or not OPERATOR.loaded
                 or is_dynamo_compiling()
             ):
+                # Straight to the kernel, or None: what torch must see goes through the operator.
                 asks = OPERATOR.asks
                 fast = asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32"
                 out = (OPERATOR.fast_direct if fast else OPERATOR.direct)(q, k, v)
