@@ -84,12 +84,13 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
   using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   using Queries = HopperQueries<T, SCALED, FAST, HEAD_DIM>;
-  int job = blockIdx.x;  // of thread 0 alone
 #pragma unroll 1
   for (unsigned turn = 0;; ++turn) {
     HopperJob& here = smem.copy_job();
     if (thread == 0) {
+      // No job is taken before the one before it has begun, or blocks could run dry while others have two to come.
       ptx::barrier_wait(smem.copy_empty_bar(), turn % 2 ^ 1);
+      const int job = turn == 0 ? blockIdx.x : gridDim.x + atomicAdd(arguments.next_job, 1);
       here = HopperJob::numbered<GROUP_SIZE, TILE::BLOCK_M, TILE::BLOCK_N>(job, arguments);
       ptx::barrier_arrive(smem.copy_full_bar());
     }
@@ -107,7 +108,6 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
       bool is_bad = false;
       if (here.kind == HopperJob::NONE) return is_bad;
       if (turn == 0) ptx::wait_for_previous_kernel();
-      if (thread == 0) job = gridDim.x + atomicAdd(arguments.next_job, 1);
       if constexpr (SCALED) {
         const HeadScales of_head = arguments.scales_of_heads.of(here.kv_head);
         is_bad = !is_usable(of_head.q, of_head.k, of_head.v);
@@ -118,28 +118,34 @@ __device__ __forceinline__ void hand_out_jobs(const HopperArguments& arguments, 
         is_bad = is_bad || !scales[i].is_good();
       return ptx::any_of<LOADER_THREADS>(LOADER_BAR, is_bad);
     };
+    const int q_buffer = turn % Smem::Q_BUFFERS;
+    const auto copy = [&](int half) {
+      ptx::barrier_wait(smem.q_empty_bar(q_buffer, half), turn / Smem::Q_BUFFERS % 2 ^ 1);
+      const int rows_here = min(Queries::ROWS, max(0, here.rows_here - half * Queries::ROWS));
+      Queries::template copy<LOADER_THREADS>(smem.q(q_buffer) + half * Queries::ROWS * TILE::ROW_BYTES,
+                                             query_rows<T, GROUP_SIZE>(arguments, here, half * Queries::ROWS),
+                                             here.kind == HopperJob::NONE ? -1 : rows_here, thread);
+    };
     const auto hand_out = [&](int half, bool is_bad) {
+      ptx::Barrier* bar = smem.q_full_bar(q_buffer, half);
+      Queries::arrive_after_copies(arguments.q_vectors, bar);
       if (thread != 0) return;
       HopperJob& for_consumers = smem.job(turn, half);
       for_consumers = here;
       if (is_bad) for_consumers.kind = HopperJob::LEFT;
-      ptx::barrier_arrive(smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
+      ptx::barrier_arrive(bar);
     };
-    bool is_bad = turn > 0 && check();
+    const bool is_first = turn == 0;  // all of Q is under way before anything waits for the tiles
+    bool is_bad = !is_first && check();
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
-      ptx::barrier_wait(smem.q_empty_bar(turn % Smem::Q_BUFFERS, half), turn / Smem::Q_BUFFERS % 2 ^ 1);
-      const int rows_here = min(Queries::ROWS, max(0, here.rows_here - half * Queries::ROWS));
-      Queries::template copy<LOADER_THREADS>(
-          smem.q(turn % Smem::Q_BUFFERS) + half * Queries::ROWS * TILE::ROW_BYTES,
-          query_rows<T, GROUP_SIZE>(arguments, here, half * Queries::ROWS),
-          here.kind == HopperJob::NONE ? -1 : rows_here, thread, smem.q_full_bar(turn % Smem::Q_BUFFERS, half));
-      if (turn > 0) hand_out(half, is_bad);
+      copy(half);
+      if (!is_first) hand_out(half, is_bad);
     }
-    if (turn == 0) {  // all of Q is under way before anything waits for the tiles
+    if (is_first) {
       is_bad = check();
-      hand_out(0, is_bad);
-      hand_out(1, is_bad);
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) hand_out(half, is_bad);
     }
     if (here.kind == HopperJob::NONE) return;
     ptx::sync_threads<LOADER_THREADS>(LOADER_BAR);  // none needs `here` any more

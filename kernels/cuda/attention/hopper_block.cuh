@@ -207,11 +207,11 @@ struct HopperQueries {
     return q_smem + dim / 64 * Smem::Q_SLAB_BYTES + row * TILE::ROW_BYTES + (dim % 64 / 8 ^ row % 8) * 16 + dim % 8 * 2;
   }
 
-  // Starts copying rows; `bar` gets this thread's arrival when its copies are done. IS_DIRECT: to where they will
-  // be used, and zeros beyond the last row and the last element. Nothing where rows_here is below zero.
+  // Starts copying rows. IS_DIRECT: to where they will be used, and zeros beyond the last row and the last element.
+  // Nothing where rows_here is below zero.
   template <int THREADS, int GROUP_SIZE>
   __device__ __forceinline__ static void copy(unsigned char* q_smem, const PackedRows<T, GROUP_SIZE>& from, int rows_here,
-                                              int thread, ptx::Barrier* bar) {
+                                              int thread) {
     asm volatile("" : "+r"(thread));  // or what follows from it would be kept in registers
     const int rows = TILE::IS_DIRECT && rows_here >= 0 ? ROWS : rows_here;
 #pragma unroll 1
@@ -244,11 +244,15 @@ struct HopperQueries {
         }
       }
     }
+  }
+
+  // After copy(): `bar` gets this thread's arrival when its copies are done.
+  __device__ __forceinline__ static void arrive_after_copies(bool with_vectors, ptx::Barrier* bar) {
     if constexpr (TILE::IS_DIRECT) {  // a fence of the consumers would have to wait for the stores of their last job
       ptx::wait_for_copies();
       ptx::async_proxy_fence();
       ptx::barrier_arrive(bar);
-    } else if (from.vectors) {
+    } else if (with_vectors) {
       ptx::barrier_arrive_after_copies(bar);
     } else {
       ptx::barrier_arrive(bar);
