@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import toolchain
 from kernels.errors import ToolchainError
-from kernels.toolchain import diagnose, find_cuda, find_cxx, find_ninja
+from kernels.toolchain import cuda, diagnose, doctor, find_cuda, find_cxx, find_ninja
 
 
 def fake_tool(path: Path, *says: str) -> Path:
@@ -55,8 +54,8 @@ def bare(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setenv("PATH", str(path))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
-    monkeypatch.setattr(toolchain, "_site_packages", lambda: [str(tmp_path / "site-packages")])
-    monkeypatch.setattr(toolchain, "_SYSTEM_FOLDERS", ())
+    monkeypatch.setattr(cuda, "_site_packages", lambda: [str(tmp_path / "site-packages")])
+    monkeypatch.setattr(cuda, "_SYSTEM_FOLDERS", ())
     return path
 
 
@@ -142,7 +141,7 @@ def find_cuda_in(home: Path) -> str:
 
 
 def test_site_packages_are_torchs_own_first() -> None:
-    assert toolchain._site_packages()[0] == str(Path(torch.__file__).parent.parent)
+    assert cuda._site_packages()[0] == str(Path(torch.__file__).parent.parent)
 
 
 def test_major_version_must_be_torchs(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +268,7 @@ def test_ninja_on_path_that_is_broken_is_passed_over(
 # -- doctor ------------------------------------------------------------------------------------------------
 
 
-def checks() -> dict[str, toolchain.Check]:
+def checks() -> dict[str, doctor.Check]:
     return {check.name: check for check in diagnose()}
 
 
@@ -286,7 +285,7 @@ def test_doctor_finds_this_machine_well(cache_dir: Path) -> None:
 @pytest.fixture
 def without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Doctor without its test compilations."""
-    monkeypatch.setattr(toolchain, "_try_to_compile", lambda *args: "")
+    monkeypatch.setattr(doctor, "_try_to_compile", lambda *args: "")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +296,7 @@ def test_doctor_names_what_is_missing(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setitem(sys.modules, "ninja", None)
-    monkeypatch.setattr(toolchain, "peek_cuda_arch", lambda: None)
+    monkeypatch.setattr(doctor, "peek_cuda_arch", lambda: None)
     check = checks()[name]
     assert not check.ok and check.required is needed and check.fix
 
@@ -305,7 +304,7 @@ def test_doctor_names_what_is_missing(
 def test_doctor_requires_nvcc_where_there_is_a_gpu(
     bare: Path, without_probes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "peek_cuda_arch", lambda: "sm_90a")
+    monkeypatch.setattr(doctor, "peek_cuda_arch", lambda: "sm_90a")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = checks()
     assert found["CUDA compiler"].required and not found["CUDA compiler"].ok
@@ -322,8 +321,8 @@ def test_doctor_compares_gpu_and_nvcc(
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(fake_cuda(tmp_path / "cuda")))
     fake_tool(bare / "c++", "c++ 12", "12.0.0")
-    monkeypatch.setattr(toolchain, "peek_cuda_arch", lambda: arch)
-    monkeypatch.setattr(toolchain, "cuda_arch", lambda index: arch)
+    monkeypatch.setattr(doctor, "peek_cuda_arch", lambda: arch)
+    monkeypatch.setattr(doctor, "cuda_arch", lambda index: arch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
@@ -344,26 +343,26 @@ def test_doctor_tells_what_a_compilation_tells(
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(fake_cuda(tmp_path / "cuda")))
     fake_tool(bare / "c++", "c++ 12", "12.0.0")
-    monkeypatch.setattr(toolchain, "_try_to_compile", lambda *args: said)
+    monkeypatch.setattr(doctor, "_try_to_compile", lambda *args: said)
     check = checks()["CUDA compiler"]
     assert not check.ok and said in check.detail and fix in check.fix
 
 
 def test_probe_reports_the_first_complaint() -> None:
     compiler = find_cxx().path
-    assert toolchain._try_to_compile([compiler, "-c"], "probe.cpp", "int x;\n") == ""
-    assert "nothing" in toolchain._try_to_compile([compiler, "-c"], "probe.cpp", "int x = nothing;\n")
-    assert "/nowhere/c++" in toolchain._try_to_compile(["/nowhere/c++"], "probe.cpp", "")
+    assert doctor._try_to_compile([compiler, "-c"], "probe.cpp", "int x;\n") == ""
+    assert "nothing" in doctor._try_to_compile([compiler, "-c"], "probe.cpp", "int x = nothing;\n")
+    assert "/nowhere/c++" in doctor._try_to_compile(["/nowhere/c++"], "probe.cpp", "")
 
 
 def test_doctor_looks_at_the_cache(
     cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_probes: None
 ) -> None:
-    assert toolchain._check_cache().ok
+    assert doctor._check_cache().ok
     (tmp_path / "file").write_text("")
     with monkeypatch.context() as patch:
         patch.setenv("KERNELS_CACHE_DIR", str(tmp_path / "file" / "below"))
-        check = toolchain._check_cache()
+        check = doctor._check_cache()
         assert not check.ok and not check.required and "cannot be written" in check.detail
     real = os.statvfs(cache_dir)
 
@@ -374,32 +373,32 @@ def test_doctor_looks_at_the_cache(
         f_flag, f_bavail, f_frsize = real.f_flag | os.ST_NOEXEC, real.f_bavail, real.f_frsize
 
     monkeypatch.setattr(os, "statvfs", lambda path: Full)
-    assert not toolchain._check_cache().ok and "MB left" in toolchain._check_cache().detail
+    assert not doctor._check_cache().ok and "MB left" in doctor._check_cache().detail
     monkeypatch.setattr(os, "statvfs", lambda path: Noexec)
-    assert toolchain._check_cache().required and "noexec" in toolchain._check_cache().detail
+    assert doctor._check_cache().required and "noexec" in doctor._check_cache().detail
 
 
 def test_doctor_reports_the_other_package_of_this_import_name(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.metadata
 
-    assert list(toolchain._check_name_clash()) == []
+    assert list(doctor._check_name_clash()) == []
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
-    (check,) = toolchain._check_name_clash()
+    (check,) = doctor._check_name_clash()
     assert "Hugging Face's kernels 0.12.0" in check.detail and "kernelwright" in check.detail
     assert not check.ok and not check.required and check.fix
 
 
 def test_doctor_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    check = toolchain._check_torch()
+    check = doctor._check_torch()
     assert not check.ok and check.required and "torch>=2.11" in check.fix
 
 
 def test_doctor_with_an_old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
-    assert not toolchain._check_torch().ok
+    assert not doctor._check_torch().ok
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
-    assert toolchain._check_torch().ok
+    assert doctor._check_torch().ok
 
 
 # -- the package -------------------------------------------------------------------------------------------
