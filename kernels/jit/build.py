@@ -28,6 +28,7 @@ from typing import Any
 
 from kernels.errors import CacheError, CompileError, ToolchainError
 from kernels.jit import cache, warm
+from kernels.jit.cache import locks
 from kernels.jit.source import Source, assemble
 from kernels.jit.spec import KernelSpec
 from kernels.jit.surroundings import prepared, safe_folder
@@ -252,12 +253,12 @@ def open_library(wanted: Key, library: Path) -> ctypes.CDLL:
 _ELSEWHERE = """
 import base64, pickle, sys
 spec, sys.path = pickle.loads(base64.b64decode(sys.argv[1]))
-from kernels.jit import cache
+from kernels.jit.cache import locks
 from kernels.jit.load import obtain
 def tell(message):
     sys.stdout.write("\\ntell " + base64.b64encode(message.encode()).decode() + "\\n")
     sys.stdout.flush()
-cache.tell = tell
+locks.tell = tell
 try:
     result = obtain(spec)
 except Exception as error:
@@ -281,7 +282,7 @@ def _build_elsewhere(wanted: Key, directory: Path) -> Built:
             try:
                 for line in child.stdout:
                     if line.startswith(b"tell "):
-                        cache.tell(base64.b64decode(line[5:]).decode())
+                        locks.tell(base64.b64decode(line[5:]).decode())
                     elif line.strip():
                         last = line
             except BaseException:
