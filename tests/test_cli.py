@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from kernels import cli
+from kernels.cli.subjects import spec_of
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate.result import (
     BenchResult,
@@ -448,11 +449,11 @@ def test_what_is_built_ahead_is_what_torchs_precision_has_run() -> None:
 
     problem, request = find_problem("gqa_attn"), Request("cuda", "sm_90a", "float32", 64, 4)
     with precision.kept():
-        assert cli._spec(problem, request, "").variant == "hopper"
+        assert spec_of(problem, request, "").variant == "hopper"
         torch.set_float32_matmul_precision("high")
-        assert cli._spec(problem, request, "").variant == "hopper_fast"
-        assert cli._spec(problem, request, "hopper").variant == "hopper"
-        assert cli._spec(problem, problem.default_request("cpu", "x86-64-v3"), "").variant == "vectorised"
+        assert spec_of(problem, request, "").variant == "hopper_fast"
+        assert spec_of(problem, request, "hopper").variant == "hopper"
+        assert spec_of(problem, problem.default_request("cpu", "x86-64-v3"), "").variant == "vectorised"
 
 
 def test_bench_shows_the_precision_that_was_set() -> None:

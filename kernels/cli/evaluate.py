@@ -1,6 +1,7 @@
 """The verbs that judge: ``evaluate`` and its parts, ``verify`` and ``report``.
 
-Parses and delegates, as :mod:`kernels.cli` does; the exit code is 0 only for a pass.
+The exit code is 0 only for a pass. ``check``, ``bench`` and ``build`` of two files are
+parts of ``evaluate`` too: the ``*_pair`` functions.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernels.cli.arguments import PAIR_HELP, above_zero, add_pair, positive, whole
+from kernels.cli.usage import UsageError, usage
+
 if TYPE_CHECKING:
     from kernels.evaluate.evaluation import Evaluation
     from kernels.evaluate.options import Options
     from kernels.evaluate.subject import Target
 
-__all__ = ["add_pair", "add_verbs", "bench_pair", "build_pair", "check_pair"]
+__all__ = ["add_to", "bench_pair", "build_pair", "check_pair"]
 
 # What each verb measures beside correctness; "check" and "build" nothing at all.
 _PARTS = {
@@ -30,10 +34,9 @@ _PARTS = {
     "sass": ("code",),
     "roofline": ("timing", "roofline"),
 }
-_PAIR_HELP = "a file in KernelBench form"
 
 
-def add_verbs(verbs: Any) -> None:
+def add_to(verbs: Any) -> None:
     """Add the judge's verbs to the parser's commands."""
     for name, words in (
         ("evaluate", "judge a candidate: correctness, times, memory, launches, roofline, lint"),
@@ -51,7 +54,7 @@ def add_verbs(verbs: Any) -> None:
     specs.set_defaults(run=_specs, verb="specs")
     lint = verbs.add_parser("lint", help="read a candidate's sources; exit code 1 for a violation")
     lint.add_argument("paths", nargs="*", metavar="FILE_OR_PACKAGE")
-    lint.add_argument("--candidate", metavar="FILE", help=_PAIR_HELP)
+    lint.add_argument("--candidate", metavar="FILE", help=PAIR_HELP)
     lint.add_argument("--reference", metavar="FILE", help=argparse.SUPPRESS)
     lint.add_argument("--json", metavar="OUT", help="write the findings as JSON")
     lint.set_defaults(run=_lint, verb="lint")
@@ -64,33 +67,25 @@ def add_verbs(verbs: Any) -> None:
     report.set_defaults(run=_report)
 
 
-def add_pair(verb: argparse.ArgumentParser, *, package: bool = False) -> None:
-    """The arguments that name a subject: a package, two files, or a package and a candidate."""
-    if package:
-        verb.add_argument("package", nargs="?", default="", metavar="PACKAGE", help="a problem package")
-    verb.add_argument("--reference", default="", metavar="FILE", help=f"{_PAIR_HELP}: Model and its inputs")
-    verb.add_argument("--candidate", default="", metavar="FILE", help=f"{_PAIR_HELP}: ModelNew")
-
-
 def _add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is a GPU)")
-    verb.add_argument("--trials", type=_positive, default=5, metavar="N", help="fresh inputs (default: 5)")
+    verb.add_argument("--trials", type=positive, default=5, metavar="N", help="fresh inputs (default: 5)")
     verb.add_argument(
-        "--seconds", type=_seconds, default=0.5, metavar="S", help="of samples for each time (default: 0.5)"
+        "--seconds", type=above_zero, default=0.5, metavar="S", help="of samples for each time (default: 0.5)"
     )
     verb.add_argument("--no-compile", action="store_true", help="leave out torch.compile of the reference")
     verb.add_argument(
         "--time-limit",
-        type=_seconds,
+        type=above_zero,
         default=180.0,
         metavar="S",
         help="for one step of the candidate, which may hold a compilation (default: 180)",
     )
-    verb.add_argument("--seed", type=_whole, metavar="N", help="repeat the draws of another evaluation")
-    verb.add_argument("--threads", type=_positive, metavar="N", help="CPU threads (default: all there are)")
+    verb.add_argument("--seed", type=whole, metavar="N", help="repeat the draws of another evaluation")
+    verb.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: all there are)")
     verb.add_argument(
         "--memory-limit",
-        type=_seconds,
+        type=above_zero,
         metavar="GB",
         help="of the candidate on the CPU (default: 9/10 of what is free)",
     )
@@ -152,7 +147,7 @@ def _show(document: Mapping[str, Any], arguments: argparse.Namespace) -> None:
 
     json_path, html_path = getattr(arguments, "json", None), getattr(arguments, "html", None)
     if isinstance(json_path, str):
-        _write(json_path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        _write_json(json_path, document)
     elif json_path:  # bench's own --json takes no path
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return
@@ -173,7 +168,7 @@ def _specs(arguments: argparse.Namespace) -> int:
         print(f"{error.status}: {error}")
         return 1
     if arguments.json:
-        _write(arguments.json, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        _write_json(arguments.json, found)
     for name, value in found.items():
         print(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
     return 0
@@ -186,14 +181,12 @@ def _lint(arguments: argparse.Namespace) -> int:
 
     paths = [*arguments.paths, *filter(None, [arguments.candidate])]
     if not paths:
-        raise _usage_error("give a FILE or a PACKAGE to read")
-    try:
+        raise UsageError("give a FILE or a PACKAGE to read")
+    with usage():
         sources = [source for path in paths for source in sources_of(path)]
-    except ValueError as error:
-        raise _usage_error(str(error)) from error
     findings = lint_sources(sources)
     if arguments.json:
-        _write(arguments.json, json.dumps(as_json(findings), indent=1, ensure_ascii=False) + "\n")
+        _write_json(arguments.json, as_json(findings))
     for finding in findings:
         print(f"{finding.path}:{finding.line}: {finding.severity}: {finding.rule}: {finding.message}")
     count = sum(finding.severity == "violation" for finding in findings)
@@ -243,12 +236,10 @@ def _target(arguments: argparse.Namespace, *, candidate_needed: bool = True) -> 
     from kernels.evaluate.subject import find_target
 
     package = getattr(arguments, "package", "") or ""
-    try:
+    with usage():
         return find_target(
             package, arguments.reference, arguments.candidate, candidate_needed=candidate_needed
         )
-    except ValueError as error:
-        raise _usage_error(str(error)) from error
 
 
 def _options(arguments: argparse.Namespace, parts: Sequence[str], **changes: Any) -> Options:
@@ -278,29 +269,31 @@ def _options(arguments: argparse.Namespace, parts: Sequence[str], **changes: Any
 def _device(asked: str | None) -> str:
     from kernels.evaluate.check import targets
 
-    try:
+    with usage():
         return targets(asked)[-1][0]
-    except ValueError as error:
-        raise _usage_error(str(error)) from error
 
 
 def _read(path: str) -> Mapping[str, Any]:
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise _usage_error(f"{path}: {error.strerror}") from error
+        raise UsageError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise _usage_error(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is no JSON: {error}") from error
     if not isinstance(document, dict) or "status" not in document or "schema" not in document:
-        raise _usage_error(f"{path} is no report of python -m kernels evaluate")
+        raise UsageError(f"{path} is no report of python -m kernels evaluate")
     return document
+
+
+def _write_json(path: str, document: Any) -> None:
+    _write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def _write(path: str, text: str) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _usage_error(f"{path} cannot be written: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
@@ -314,36 +307,3 @@ def _progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("starting") as status:
         yield lambda words: status.update(words)
-
-
-def _usage_error(message: str) -> Exception:
-    from kernels.cli import UsageError
-
-    return UsageError(message)
-
-
-def _positive(text: str) -> int:
-    number = _whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is below 1")
-    return number
-
-
-def _whole(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is below 0")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
-    if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
