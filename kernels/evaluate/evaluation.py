@@ -20,6 +20,7 @@ from kernels.evaluate.result import Environment
 __all__ = [
     "SCHEMA",
     "Ceilings",
+    "ClockBatch",
     "ClockRecord",
     "Counters",
     "Evaluation",
@@ -193,6 +194,21 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class ClockBatch:
+    """One long batch of the candidate's calls by both clocks, in microseconds a call.
+
+    ``inside_us`` is the worker's own account and ``outside_us`` the judge's, less a round trip. Of the
+    latter its threads and the judge's together waited ``waited_us`` for a processor (None where the
+    kernel keeps no record), and its threads together ran for ``cpu_us``.
+    """
+
+    inside_us: float
+    outside_us: float
+    waited_us: float | None = None
+    cpu_us: float = 0.0
+
+
+@dataclass(frozen=True)
 class ClockRecord:
     """The GPU while it was timed: clocks in MHz, temperature, power, and why it was held back ("" if not)."""
 
@@ -206,7 +222,10 @@ class ClockRecord:
 
 @dataclass(frozen=True)
 class TimingSection:
-    """All times of one input. ``fresh_ratio``: the time on content never seen over that on seen content."""
+    """All times of one input. ``fresh_ratio``: the time on content never seen over that on seen content.
+
+    ``batches`` is what the rule "clock" goes by, where ``processors`` threads can run at once.
+    """
 
     inputs: tuple[str, ...]
     rows: tuple[TimingRow, ...]
@@ -216,6 +235,8 @@ class TimingSection:
     fresh_ratio: float | None = None
     kernels_seen: int | None = None
     notes: tuple[str, ...] = ()
+    batches: tuple[ClockBatch, ...] = ()
+    processors: int = 1
 
 
 @dataclass(frozen=True)

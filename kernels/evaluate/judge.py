@@ -140,8 +140,6 @@ class _Run:
             rounds = Rounds(trials, trials.default)
         try:
             self.timing = rounds.run()
-        except WorkerFailed as failure:
-            self.skipped["timing"] = f"the compiled reference {failure.detail}; try again with --no-compile"
         finally:
             self.results += rounds.results
             self.findings += rounds.findings

@@ -8,18 +8,20 @@ the same content. The order turns from round to round.
 
 The judge reads its own clock around every request. The round trip of a request is
 measured; a candidate whose own account is shorter than what was seen from outside by more
-than that has a clock that lies.
+than that, and by more than was spent waiting for a processor, has a clock that lies. Before that is
+said, the long batches it rests on are taken again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection, TrialResult
+from kernels.evaluate.evaluation import ClockBatch, Finding, TimingRow, TimingSection, TrialResult
 from kernels.evaluate.rounds_content import Content, sets_for
 from kernels.evaluate.rules import (
     CANDIDATE,
@@ -30,10 +32,12 @@ from kernels.evaluate.rules import (
     ratio_of,
     repeat_finding,
     round_trip_note,
+    waiting_share,
 )
-from kernels.evaluate.sides import CandidateFailed
+from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
 from kernels.evaluate.timing.statistics import compare, summarise
 from kernels.evaluate.trials import Drawn, Trials
+from kernels.evaluate.workers.account import Account, accounted, processors
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
 __all__ = ["COMPILED", "REFERENCE", "Rounds"]
@@ -51,9 +55,22 @@ _LEAST_ROUNDS = 11
 _MOST_ROUNDS = 101
 _REPEATED_ROUNDS = 21
 _CLOCK_BATCHES = 11
+# Where the two clocks disagree: what disturbed the batches may pass.
+_MORE_CLOCK_BATCHES = 22
+_MORE_CLOCK_PAUSE_SECONDS = 0.05
+# Waiting for a processor, over the time of the long batches: from here on a report mentions it.
+_BUSY_SHARE = 0.1
 # The whole of the timing may take this many times `seconds` of samples for each row.
 _OVERHEAD = 12.0
 _LEAST_WALL_SECONDS = 6.0
+
+
+class _Taken(NamedTuple):
+    """Seconds of one sample by the worker's clock and by the judge's, and where the latter went."""
+
+    inside: float
+    outside: float
+    account: Account
 
 
 @dataclass
@@ -72,19 +89,22 @@ class Rounds:
         self._samples: dict[str, list[float]] = {}
         self._outside: dict[str, list[float]] = {}
         self._calls: dict[str, int] = {}
+        self._batches_taken: list[ClockBatch] = []
+        self._lost: set[str] = set()
         self._round_trip = 0.0
         self.content = Content(self.trials, self.default)
 
     def run(self) -> TimingSection:
         """All rounds. Raises ``CandidateFailed`` and ``ReferenceFailed``."""
         routes = self._routes()
-        self.content.draw(sets_for(self.default))
+        self._draw(sets_for(self.default))
         self._plan(routes)
         self._check_idle()
         self._check_held()
         self._plan_clock()
-        sets = max(self._calls[name] for name in (self.fresh, *routes) if name in self._calls)
+        sets = max(self._calls[name] for name in self._left((self.fresh, *routes)) if name in self._calls)
         self._run_rounds(routes, sets)
+        self._settle_clock(sets)
         return self._section(routes)
 
     def _timed_here(self, routes: Sequence[str]) -> Sequence[str]:
@@ -100,6 +120,38 @@ class Rounds:
         if route == COMPILED and trials.compiled is not None:
             return trials.ask_compiled, trials.compiled
         return trials.ask_reference, trials.reference
+
+    def _left(self, routes: Sequence[str]) -> list[str]:
+        """Those that have not been lost."""
+        return [name for name in routes if name not in self._lost]
+
+    @contextlib.contextmanager
+    def _may_lose(self, name: str) -> Iterator[None]:
+        """A baseline that fails here is lost alone, with a note; the reference itself is not."""
+        try:
+            yield
+        except WorkerFailed as failure:  # neither the candidate's nor the reference's: the compiled one
+            self._lose(COMPILED, failure)
+        except ReferenceFailed as error:
+            if name in (REFERENCE, *CHECKS, CANDIDATE) or error.failure.kind != "error":
+                raise
+            self._lose(name, error.failure)
+
+    def _lose(self, name: str, failure: WorkerFailed) -> None:
+        trials = self.trials
+        said = f"failed while it was timed: {failure.detail}" if failure.kind == "error" else failure.detail
+        trials.skipped[f"baseline {name}"] = f"it {said}"
+        self._lost.add(name)
+        if name == COMPILED and trials.compiled is not None:
+            trials.compiled.close()
+
+    def _draw(self, sets: int) -> None:
+        """Fresh content for everybody."""
+        self.content.draw(sets)
+        if self.trials.compiled is not None and self.trials.compiled.failure is None:
+            with self._may_lose(COMPILED):
+                self.content.give_compiled()
+        self.content.forward()
 
     @property
     def _trip_us(self) -> float:
@@ -120,10 +172,14 @@ class Rounds:
             limit = min(_COMPILE_SECONDS, trials.options.time_limit)
             made = trials.ask_compiled("baselines", compiled=True, seconds=limit)
         except WorkerFailed as failure:
-            trials.skipped[f"baseline {COMPILED}"] = f"it {failure.detail}"
+            self._lose(COMPILED, failure)
+            if failure.kind == "timeout":
+                trials.skipped[f"baseline {COMPILED}"] = f"compiling it took more than {limit:g} s"
             return routes
         for name, why in made["failed"].items():
             trials.skipped[f"baseline {name}"] = why
+        if COMPILED not in made["routes"] and trials.compiled is not None:
+            trials.compiled.close()
         return [*routes, *(name for name in made["routes"] if name == COMPILED)]
 
     def _plan(self, routes: list[str]) -> None:
@@ -132,13 +188,17 @@ class Rounds:
         self.content.load()
         trips = []
         for _ in range(15):
-            trials.ask_candidate("time", "ping")
-            trips.append(trials.candidate.outside_s)
+            with accounted(trials.candidate.pid) as account:
+                trials.ask_candidate("time", "ping")
+            trips.append(max(0.0, trials.candidate.outside_s - (account.waited or 0.0)))
         self._round_trip = median(trips)
         most = len(self.content.written)
         for name in (self.fresh, *self._timed_here(routes)):
-            self._time(name, 1, 1)  # the first may build or allocate
-            each = min(self._time(name, 1, 1)[1] for _ in range(3))
+            with self._may_lose(name):
+                self._time(name, 1, 1)  # the first may build or allocate
+                each = min(self._time(name, 1, 1).outside for _ in range(3))
+            if name in self._lost:
+                continue
             each = max(each - self._round_trip, each / 10, 1e-7)
             # With one call a sample, a candidate would never see new content right after another call.
             least = min(2, most) if name == self.fresh else 1
@@ -174,12 +234,13 @@ class Rounds:
         passes = 1
         while passes < 100_000:
             # The least of three: a busy machine must not make the batch look long enough.
-            outside = min(self._time(self.fresh, sets, passes)[1] for _ in range(3))
-            if outside >= _CLOCK_SECONDS:
+            taken = [self._time(self.fresh, sets, passes) for _ in range(3)]
+            free = min(max(one.outside - (one.account.waited or 0.0), one.outside / 10) for one in taken)
+            if free >= _CLOCK_SECONDS:
                 break
-            passes = max(passes + 1, min(passes * 10, round(passes * 1.3 * _CLOCK_SECONDS / outside)))
+            passes = max(passes + 1, min(passes * 10, round(passes * 1.3 * _CLOCK_SECONDS / free)))
         self._calls[CLOCK], self._calls[REPEATED] = sets * passes, sets
-        self._samples[CLOCK], self._outside[CLOCK] = [], []
+        self._samples[CLOCK] = []
 
     # -- the rounds --------------------------------------------------------------------------------
 
@@ -191,7 +252,7 @@ class Rounds:
         start = time.monotonic()
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
-            self.content.draw(sets)
+            self._draw(sets)
             if self.default.facts["mutates"]:
                 # Before the baselines are timed on it: they change it.
                 self.content.expected(self._calls[self.fresh])
@@ -199,12 +260,14 @@ class Rounds:
                 self._candidate_round(number)
             first = number % max(1, len(routes))
             turned = (*routes[first:], *routes[:first])
-            for name in self._timed_here(turned):
-                self._take(name)
-            self._between(number, turned)
+            for name in self._left(self._timed_here(turned)):
+                with self._may_lose(name):
+                    self._take(name)
+            self._between(number, self._left(turned))
             if number % 2:
                 self._candidate_round(number)
-            spent = min(sum(self._samples[name]) * self._calls[name] / 1e6 for name in names)
+            left = self._left(names)
+            spent = min(sum(self._samples[name]) * self._calls[name] / 1e6 for name in left)
             late = time.monotonic() - start > limit
             if number + 1 >= _LEAST_ROUNDS and (spent >= options.seconds or late):
                 break
@@ -218,10 +281,32 @@ class Rounds:
         if number < _REPEATED_ROUNDS:
             self._take(REPEATED)
         if number < _CLOCK_BATCHES:
-            self._take(CLOCK)
-            # After many passes over the same tensors an in-place model's are no longer what was expected.
-            if not self.default.facts["mutates"]:
-                self._check_outputs(number, self._calls[self.fresh], ", the last of a long batch")
+            self._clock_batch(number)
+
+    def _clock_batch(self, number: int) -> None:
+        self._take(CLOCK)
+        # After many passes over the same tensors an in-place model's are no longer what was expected.
+        if not self.default.facts["mutates"]:
+            self._check_outputs(number, self._calls[self.fresh], ", the last of a long batch")
+
+    def _settle_clock(self, sets: int) -> None:
+        """More long batches while the two clocks disagree."""
+        first = len(self._batches_taken)
+        for number in range(first, first + _MORE_CLOCK_BATCHES):
+            if self._clock_finding(self._short_us()) is None:
+                return
+            time.sleep(_MORE_CLOCK_PAUSE_SECONDS)
+            self._draw(sets)
+            self.content.load()
+            self._clock_batch(number)
+
+    def _short_us(self) -> float | None:
+        """The median of the candidate's times."""
+        return median(self._samples[CANDIDATE])
+
+    def _clock_finding(self, short_us: float | None) -> Finding | None:
+        calls = self._calls[CLOCK]
+        return clock_finding(short_us, self._batches_taken, calls, self._trip_us, processors())
 
     def _check_outputs(self, number: int, count: int, what: str = "", *, seeded: bool = False) -> None:
         """Compare the outputs of the last timed calls; random ones only where each call was ``seeded``."""
@@ -232,15 +317,18 @@ class Rounds:
         if name == CLOCK:
             passes = calls // self._calls[self.fresh]
         contents = self.content.written[:calls] if name in (self.fresh, REPEATED) else []
-        inside, outside = self._time(name, calls // passes, passes, contents)
-        self._samples[name].append(inside / calls * 1e6)
-        if not contents:
-            self._outside[name].append((outside - self._round_trip) / calls * 1e6)
+        inside, outside, account = self._time(name, calls // passes, passes, contents)
+        inside_us, outside_us = inside / calls * 1e6, (outside - self._round_trip) / calls * 1e6
+        self._samples[name].append(inside_us)
+        if name == CLOCK:
+            waited_us = None if account.waited is None else account.waited / calls * 1e6
+            cpu_us = account.cpu / calls * 1e6
+            self._batches_taken.append(ClockBatch(inside_us, outside_us, waited_us, cpu_us))
+        elif not contents:
+            self._outside[name].append(outside_us)
 
-    def _time(
-        self, name: str, sets: int, passes: int, contents: Sequence[Mapping[str, Any]] = ()
-    ) -> tuple[float, float]:
-        """Seconds of one sample by the worker's clock and by the judge's.
+    def _time(self, name: str, sets: int, passes: int, contents: Sequence[Mapping[str, Any]] = ()) -> _Taken:
+        """One sample.
 
         ``contents`` are written within the request, just before its calls, and the judge's clock sees
         that too: work on content that came earlier would be in nobody's time.
@@ -249,11 +337,13 @@ class Rounds:
         # The clock check goes without: its long batches are not compared where outputs are random.
         seed = self.content.call_seed if trials.random and name != CLOCK else None
         words: dict[str, Any] = {"sets": sets, "passes": passes, "seed": seed}
+        account = Account()
         if name in (self.fresh, REPEATED, CLOCK):
             trials.ask_candidate("time", "ping")
             if contents:
                 words = {**words, "folder": str(trials.candidate.folder), "contents": contents}
-            reply = trials.ask_candidate("time", "time", **words)
+            with accounted(trials.candidate.pid) as account:
+                reply = trials.ask_candidate("time", "time", **words)
             outside = trials.candidate.outside_s
         else:
             ask, worker = self.asked(name)
@@ -263,7 +353,7 @@ class Rounds:
         inside = reply.get("ns")
         if isinstance(inside, bool) or not isinstance(inside, int) or inside <= 0:
             raise CandidateFailed("time", WorkerFailed("protocol", f"says a sample took {inside!r} ns"))
-        return inside / 1e9, outside
+        return _Taken(inside / 1e9, outside, account)
 
     # -- after the rounds ----------------------------------------------------------------------------
 
@@ -272,8 +362,9 @@ class Rounds:
 
         What else the machine did meanwhile only adds, to some batches; a clock that lies, to all.
         """
-        pairs = zip(self._outside[CLOCK], self._samples[CLOCK], strict=True)
-        return min(self._samples[CLOCK]) + min(outside - inside for outside, inside in pairs)
+        batches = self._batches_taken
+        least = min(batch.outside_us - batch.inside_us for batch in batches)
+        return min(batch.inside_us for batch in batches) + least
 
     def _outside_us(self, name: str) -> float | None:
         if name == CLOCK:
@@ -292,7 +383,7 @@ class Rounds:
         )
 
     def _section(self, routes: list[str]) -> TimingSection:
-        rows = tuple(self._row(name) for name in (self.fresh, *routes, REPEATED, CLOCK))
+        rows = tuple(self._row(name) for name in (self.fresh, *self._left(routes), REPEATED, CLOCK))
         return self._judged(rows)
 
     def _judged(self, rows: tuple[TimingRow, ...]) -> TimingSection:
@@ -310,9 +401,16 @@ class Rounds:
             ):
                 verdicts.append(compare(mine, row))
         trip = self._trip_us
-        for finding in (clock_finding(eager, trip), repeat_finding(eager)):
+        short_us = eager[CANDIDATE].median_us if CANDIDATE in eager else None
+        for finding in (self._clock_finding(short_us), repeat_finding(eager)):
             if finding is not None:
                 self.findings.append(finding)
+        waited = waiting_share(self._batches_taken)
+        if waited >= _BUSY_SHARE:
+            self.notes.append(
+                f"the machine was busy: {waited:.0%} of the time of the long batches "
+                "was spent waiting for a processor"
+            )
         threads = f"{self.trials.options.threads} torch threads in every process; the others are stopped"
         taken_off = f"round trip of a request: {trip:.0f} us, taken off the times seen from outside"
         return TimingSection(
@@ -322,4 +420,6 @@ class Rounds:
             fresh_us=eager[self.fresh].samples_us[:_REPEATED_ROUNDS],
             fresh_ratio=ratio_of(eager[self.fresh], eager[REPEATED]),
             notes=(threads, taken_off, *self.notes),
+            batches=tuple(self._batches_taken),
+            processors=processors(),
         )

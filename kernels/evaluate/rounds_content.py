@@ -42,10 +42,11 @@ class Content:
         self.call_seed = 0
         self._bytes: list[list[torch.Tensor]] = []
         self._seeds: list[int] = []
+        self._drawn: list[Mapping[str, Any]] = []
         self._known: list[Any] = []
 
     def draw(self, count: int) -> None:
-        """Fresh content for ``count`` sets, in the reference's worker and the candidate's folder."""
+        """Fresh content for ``count`` sets, in the reference's worker; :meth:`forward` hands it on."""
         trials = self.trials
         self._known = []
         trials.discard_inputs()
@@ -56,10 +57,16 @@ class Content:
             "contents", folder=str(trials.reference.folder), name=f"t{trials.fresh_seed()}", seeds=seeds
         )
         self._seeds = seeds
-        if trials.compiled is not None and trials.compiled.failure is None:
-            folder = str(trials.reference.folder)
-            trials.ask_compiled("load", folder=folder, first=0, values=reply["inputs"])
-        forwarded = [trials.forward(written) for written in reply["inputs"]]
+        self._drawn = reply["inputs"]
+
+    def give_compiled(self) -> None:
+        """Have the worker of the compiled reference load it, before :meth:`forward` moves it away."""
+        folder = str(self.trials.reference.folder)
+        self.trials.ask_compiled("load", folder=folder, first=0, values=self._drawn)
+
+    def forward(self) -> None:
+        """Move it into the candidate's folder."""
+        forwarded = [self.trials.forward(written) for written in self._drawn]
         self.written = [written for written, _ in forwarded]
         self._bytes = [storages for _, storages in forwarded]
 

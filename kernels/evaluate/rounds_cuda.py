@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
 from kernels.evaluate.timing.clocks import Sampler
 from kernels.evaluate.timing.statistics import summarise
 from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.account import accounted
 from kernels.evaluate.workers.isolation import WorkerFailed
 
 __all__ = ["CudaRounds"]
@@ -33,6 +35,8 @@ _BATCH_SECONDS = 0.25
 # A route this slow is timed eagerly and warm alone, one call a sample.
 _SLOW_SECONDS = 0.05
 _SLOPE_SAMPLES = (5, 45)
+# How often they must disagree: the slope is one difference of two times.
+_SLOPES = 5
 
 
 @dataclass
@@ -66,20 +70,22 @@ class CudaRounds(Rounds):
 
     def _plan(self, routes: list[str]) -> None:
         super()._plan(routes)
-        for name in routes:
+        for name in self._left(routes):
             ask, worker = self.asked(name)
-            ask("time", route=name, sets=1, passes=1)
-            ask("time", route=name, sets=1, passes=1)
-            if worker.outside_s > _SLOW_SECONDS:
+            with self._may_lose(name):
+                ask("time", route=name, sets=1, passes=1)
+                ask("time", route=name, sets=1, passes=1)
+            if name not in self._lost and worker.outside_s > _SLOW_SECONDS:
                 self._slow.add(name)
 
     def _between(self, number: int, routes: Sequence[str]) -> None:
         names = [CANDIDATE, *routes] if number % 2 else [*routes, CANDIDATE]
         for mode, cache in _MODES:
-            for name in names:
+            for name in self._left(names):
                 if name in self._slow and (mode, cache) != ("eager", "warm"):
                     continue
-                self._batch(number, name, mode, cache)
+                with self._may_lose(name):
+                    self._batch(number, name, mode, cache)
 
     def _batch(self, number: int, name: str, mode: str, cache: str) -> None:
         key = (name, mode, cache)
@@ -112,10 +118,18 @@ class CudaRounds(Rounds):
         ask, _ = self.asked(name)
         try:
             return ask("cuda_time", route=name, **words)
+        except WorkerFailed as failure:
+            if failure.kind != "error":
+                raise
+            return {"failed": failure.detail}
         except ReferenceFailed as error:
             if name == REFERENCE or error.failure.kind != "error":
                 raise
             return {"failed": error.failure.detail}  # a peer of the reference; nobody is judged by it
+
+    def _short_us(self) -> float | None:
+        taken = self._batches.get((CANDIDATE, "eager", "warm"))
+        return median(taken) if taken else None
 
     def _section(self, routes: list[str]) -> TimingSection:
         rows = [
@@ -128,9 +142,12 @@ class CudaRounds(Rounds):
                 note=self._note_of[name, mode, cache],
             )
             for (name, mode, cache), taken in self._batches.items()
+            if name not in self._lost
         ]
         rows += [
-            TimingRow(*key, note=note) for key, note in self._note_of.items() if key not in self._batches
+            TimingRow(*key, note=note)
+            for key, note in self._note_of.items()
+            if key not in self._batches and key[0] not in self._lost
         ]
         rows += [self._row(name) for name in (FRESH, REPEATED, CLOCK)]
         rows.sort(key=lambda row: (row.name != CANDIDATE, _MODES.index((row.mode, row.cache))))
@@ -156,13 +173,18 @@ class CudaRounds(Rounds):
         )
         if row is None or row.median_us is None:
             return
-        outside = []
-        for samples in _SLOPE_SAMPLES:
-            words = {"mode": "graph", "cache": "warm", "sets": self._calls[self.fresh]}
-            self.trials.ask_candidate("time", "cuda_time", **words, samples=samples, budget=60.0)
-            outside.append(self.trials.candidate.outside_s)
-        slope_us = (outside[1] - outside[0]) / (_SLOPE_SAMPLES[1] - _SLOPE_SAMPLES[0]) * 1e6
-        finding = graph_clock_finding(row, slope_us)
+        finding, candidate = None, self.trials.candidate
+        for _ in range(_SLOPES):
+            outside = []
+            for samples in _SLOPE_SAMPLES:
+                words = {"mode": "graph", "cache": "warm", "sets": self._calls[self.fresh]}
+                with accounted(candidate.pid) as account:
+                    self.trials.ask_candidate("time", "cuda_time", **words, samples=samples, budget=60.0)
+                outside.append(max(0.0, candidate.outside_s - (account.waited or 0.0)))
+            slope_us = (outside[1] - outside[0]) / (_SLOPE_SAMPLES[1] - _SLOPE_SAMPLES[0]) * 1e6
+            finding = graph_clock_finding(row, slope_us)
+            if finding is None:
+                return
         if finding is not None:
             self.findings.append(finding)
 

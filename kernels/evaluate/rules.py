@@ -6,10 +6,10 @@ Nothing here needs torch: the judge applies these functions to what it measured,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from kernels.evaluate.evaluation import Finding, OutputError, TimingRow
+from kernels.evaluate.evaluation import ClockBatch, Finding, OutputError, TimingRow
 
 __all__ = [
     "CANDIDATE",
@@ -28,6 +28,7 @@ __all__ = [
     "repeat_finding",
     "round_trip_note",
     "round_trip_of",
+    "waiting_share",
 ]
 
 # Names of rows.
@@ -82,31 +83,61 @@ def repeat_finding(rows: Mapping[str, TimingRow]) -> Finding | None:
     )
 
 
-def clock_finding(rows: Mapping[str, TimingRow], round_trip_us: float) -> Finding | None:
+def clock_finding(
+    short_us: float | None, batches: Sequence[ClockBatch], calls: int, round_trip_us: float, processors: int
+) -> Finding | None:
     """Rule "clock": its own account of the time is shorter than the judge's clock saw.
 
-    Decided on batches so long that the round trip hardly shows. Short samples are held
-    to the least that long ones took: content that is new cannot take half of it.
+    ``batches`` of ``calls`` are so long that the round trip hardly shows. Short samples, whose median
+    is ``short_us``, are held to the least that long ones took: content that is new cannot take half of
+    it. What a busy machine can have added is no evidence: where the two clocks agree but for that, a
+    note says so.
     """
-    check, candidate = rows.get(CLOCK), rows.get(CANDIDATE)
-    if check is None or candidate is None or not check.samples_us or check.outside_us is None:
+    if not batches or short_us is None:
         return None
-    inside, outside = min(check.samples_us), check.outside_us
     # More round trips, and a wait for the processor, spread over the calls of the batch.
-    allowance = (3 * round_trip_us + _WAIT_US) / check.calls_per_sample
-    evidence = {"inside_us": inside, "outside_us": outside, "allowance_us": allowance}
-    message = ""
-    if inside < _HONEST_SHARE * outside - allowance:
-        message = f"{inside:.3g} us a call by its own clock, {outside:.3g} us by the judge's"
-    elif candidate.median_us is not None:
-        short = candidate.median_us
-        evidence = {"inside_us": short, "outside_us": outside, "allowance_us": 0.0}
-        if short < _SHORT_SHARE * outside:
+    allowance = (3 * round_trip_us + _WAIT_US) / calls
+    proven = [_proven_us(batch, processors) for batch in batches]
+    seen = [batch.outside_us for batch in batches]
+    for times, severity in ((proven, "violation"), (seen, "note")):
+        inside, outside = max(
+            ((batch.inside_us, time) for batch, time in zip(batches, times, strict=True)),
+            key=lambda pair: pair[0] - _HONEST_SHARE * pair[1],
+        )
+        evidence = {"inside_us": inside, "outside_us": outside, "allowance_us": allowance}
+        if inside < _HONEST_SHARE * outside - allowance:
+            message = f"{inside:.3g} us a call by its own clock, {outside:.3g} us by the judge's"
+        elif short_us < _SHORT_SHARE * min(times):
+            evidence = {"inside_us": short_us, "outside_us": min(times), "allowance_us": 0.0}
             message = (
-                f"{short:.3g} us a call on new content by its own clock, "
-                f"{outside:.3g} us in long batches by the judge's"
+                f"{short_us:.3g} us a call on new content by its own clock, "
+                f"{min(times):.3g} us in long batches by the judge's"
             )
-    return Finding(CLOCK_RULE, "violation", "clock", message, evidence=evidence) if message else None
+        else:
+            continue
+        if severity == "note":
+            message += f"; {_excuse(batches)}"
+        return Finding(CLOCK_RULE, severity, "clock", message, evidence=evidence)
+    return None
+
+
+def waiting_share(batches: Sequence[ClockBatch]) -> float:
+    """What the threads of the long batches waited for a processor, over how long the batches took."""
+    taken = sum(batch.outside_us for batch in batches)
+    return sum(batch.waited_us or 0.0 for batch in batches) / taken if taken > 0 else 0.0
+
+
+def _proven_us(batch: ClockBatch, processors: int) -> float:
+    """What of the judge's time the load of the machine cannot have caused."""
+    ran = batch.cpu_us / processors
+    return ran if batch.waited_us is None else max(ran, batch.outside_us - batch.waited_us)
+
+
+def _excuse(batches: Sequence[ClockBatch]) -> str:
+    if all(batch.waited_us is None for batch in batches):
+        return "what it waited for a processor is not told here, so it is not held against it"
+    waited = waiting_share(batches)
+    return f"waiting for a processor ({waited:.0%} of the time) can be the difference"
 
 
 def judged(error: OutputError) -> str:

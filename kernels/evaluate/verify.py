@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernels.evaluate.evaluation import SCHEMA, Finding, OutputError, TimingRow, TrialResult
+from kernels.evaluate.evaluation import SCHEMA, ClockBatch, Finding, OutputError, TimingRow, TrialResult
 from kernels.evaluate.rules import (
     CANDIDATE,
     CHECKS,
@@ -58,6 +58,7 @@ def _differences(document: Mapping[str, Any]) -> Iterator[str]:
     if timing is not None:
         rows = [_read(TimingRow, row) for row in timing["rows"]]
         yield from _rows(rows)
+        yield from _batches(rows, timing)
         yield from _verdicts(rows, timing)
     yield from _rules(timing, document["roofline"], findings)
     roofline = document["roofline"]
@@ -132,8 +133,7 @@ def _rules(timing: Any, roofline: Any, findings: Sequence[Finding]) -> Iterator[
             for row in (_read(TimingRow, row) for row in timing["rows"])
             if (row.mode, row.cache) == ("eager", "warm")
         }
-        trip = round_trip_of(eager[CLOCK]) if CLOCK in eager else 0.0
-        again += filter(None, [clock_finding(eager, trip), repeat_finding(eager)])
+        again += filter(None, [_clock(eager, timing), repeat_finding(eager)])
     if roofline is not None:
         again += filter(None, [floor_finding(roofline["time_us"], roofline["floor_us"])])
     for rule in (CLOCK_RULE, REPEAT, FLOOR):
@@ -141,6 +141,23 @@ def _rules(timing: Any, roofline: Any, findings: Sequence[Finding]) -> Iterator[
         found = [finding.message for finding in again if finding.rule == rule]
         if told != found:
             yield f"rule {rule}: the report says {told or 'nothing'}, the samples say {found or 'nothing'}"
+
+
+def _clock(eager: Mapping[str, TimingRow], timing: Any) -> Finding | None:
+    check, mine = eager.get(CLOCK), eager.get(CANDIDATE)
+    if check is None or mine is None:
+        return None
+    batches = [_read(ClockBatch, batch) for batch in timing.get("batches", ())]
+    trip, processors = round_trip_of(check), timing.get("processors", 1)
+    return clock_finding(mine.median_us, batches, check.calls_per_sample, trip, processors)
+
+
+def _batches(rows: Sequence[TimingRow], timing: Mapping[str, Any]) -> Iterator[str]:
+    """The long batches are the samples of the row that is made of them."""
+    check = next((row for row in rows if row.name == CLOCK), None)
+    told = [_number(batch["inside_us"]) for batch in timing.get("batches", ())]
+    if check is not None and told:
+        yield from _same(f"{CLOCK}: samples_us", list(check.samples_us), told)
 
 
 def _roofline(roofline: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from kernels.evaluate import judge, rounds_cuda
 from kernels.evaluate.evaluation import ClockRecord, TimingSection
 from kernels.evaluate.measures import launches
 from kernels.evaluate.options import Options
-from kernels.evaluate.rounds import REFERENCE, Rounds
+from kernels.evaluate.rounds import COMPILED, REFERENCE, Rounds
 from kernels.evaluate.rounds_content import Content
 from kernels.evaluate.rounds_cuda import CudaRounds
 from kernels.evaluate.rules import CANDIDATE, FRESH
@@ -78,6 +80,52 @@ def test_a_peer_that_fails_under_the_timer_has_a_note(route: str, kind: str, rai
         rounds._batch(0, route, "eager", "warm")
         assert rounds._note_of == {(route, "eager", "warm"): "RuntimeError: no kernel for this"}
         assert rounds._batches == {}
+
+
+@pytest.mark.parametrize("kind", ["error", "died"])
+def test_a_compiled_reference_that_fails_under_the_timer(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error has a note in its row; one that died has no rows, and no timing but its own is lost."""
+    closed: list[int] = []
+
+    def refuse(do: str, /, **words: Any) -> dict[str, Any]:
+        raise WorkerFailed(kind, "no graph")
+
+    monkeypatch.setattr(Content, "load", lambda self: None)
+    monkeypatch.setattr(CudaRounds, "_check_outputs", lambda self, number, count, what: None)
+    trials = _Trials()
+    trials.compiled = SimpleNamespace(close=lambda: closed.append(1), outside_s=0.0)
+    trials.ask_compiled = refuse  # type: ignore[attr-defined]
+    rounds = _rounds(trials)
+    rounds._between(1, [COMPILED])
+    assert [key[0] for key in rounds._batches] == [CANDIDATE] * 4
+    if kind == "error":
+        assert set(rounds._note_of.values()) == {"", "no graph"} and not closed
+    else:
+        assert trials.skipped == {f"baseline {COMPILED}": "it no graph"} and closed == [1]
+        assert rounds._left([REFERENCE, COMPILED]) == [REFERENCE]
+
+
+@pytest.mark.parametrize(("lies", "asked"), [(1, 4), (9, 10)])
+def test_replays_must_disagree_again_and_again(
+    lies: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slope is the difference of two times: a busy machine can spoil it."""
+    trials = _Trials()
+    trials.candidate = SimpleNamespace(pid=os.getpid(), outside_s=0.0)  # type: ignore[attr-defined]
+    took: list[float] = []
+
+    def ask(stage: str, do: str, /, **words: Any) -> dict[str, Any]:
+        slow = len(took) < 2 * lies
+        took.append(words["samples"] * (5e-3 if slow else 1e-4))
+        trials.candidate.outside_s = took[-1]  # type: ignore[attr-defined]
+        return {}
+
+    monkeypatch.setattr(trials, "ask_candidate", ask)
+    rounds = _rounds(trials)
+    replay = rounds_cuda.TimingRow(CANDIDATE, "graph", "warm", (10.0,), 10, 10.0)
+    rounds._check_graph_clock(replace(SECTION, rows=(replay,)))
+    assert len(took) == asked
+    assert [one.rule for one in rounds.findings] == (["graph-clock"] if lies > 1 else [])
 
 
 class _Sampler:

@@ -9,7 +9,8 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ from kernels.evaluate.result import as_json
 from kernels.evaluate.subject import find_target
 from kernels.evaluate.trials import Trials
 from kernels.evaluate.verify import differences
+from kernels.evaluate.workers.isolation import WorkerFailed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -404,6 +406,35 @@ def test_new_content_comes_with_the_calls_that_are_timed_on_it(
     assert len(with_content) == rows["candidate"] + rows["candidate, repeated content"]
     first = next(number for number, (do, count, _) in enumerate(asked) if do == "time" and count)
     assert "load" not in {do for do, _, _ in asked[first : first + 2 * len(with_content)]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("do", "after", "kind"), [("load", 3, "died"), ("time", 8, "died"), ("time", 0, "error")]
+)
+def test_a_compiled_reference_that_dies_is_lost_alone(
+    do: str, after: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask(self: Trials, asked_for: str, /, **words: Any) -> dict[str, Any]:
+        made = SimpleNamespace(outside_s=1e-3, failure=None, pause=lambda: None)
+        made.close = lambda: vars(made).update(failure=WorkerFailed("died", "closed"))
+        self.compiled = self.compiled or cast(Any, made)
+        asked.append(asked_for)
+        if asked_for == do and asked.count(do) > after:
+            raise WorkerFailed(kind, "died of SIGSEGV")
+        return {"routes": [rounds.COMPILED], "failed": {}, "ns": 1_000_000}
+
+    monkeypatch.setattr(Trials, "ask_compiled", ask)
+    found = run(tmp_path, "return self.right(x)", parts=("timing",), compile=True)
+    assert found.status == "PASS", found.reason
+    assert found.timing is not None
+    assert rounds.COMPILED not in {row.name for row in found.timing.rows}
+    assert [one.name for one in found.timing.verdicts] == [rounds.REFERENCE]
+    said = "it died of SIGSEGV" if kind == "died" else "it failed while it was timed: died of SIGSEGV"
+    assert found.skipped[f"baseline {rounds.COMPILED}"] == said
+    assert asked.count(do) == after + 1  # nothing is asked of it any more
 
 
 @pytest.mark.slow

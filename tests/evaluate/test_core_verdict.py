@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kernels.evaluate.evaluation import (
+    ClockBatch,
     Evaluation,
     Finding,
     OutputError,
@@ -160,8 +161,43 @@ def rows(fresh: float, repeated: float, inside: float, outside: float) -> dict[s
 )
 def test_rules_on_samples(fresh: float, repeated: float, inside: float, outside: float, rule: str) -> None:
     made = rows(fresh, repeated, inside, outside)
-    found = [one.rule for one in (clock_finding(made, 100.0), repeat_finding(made)) if one is not None]
+    found = [one.rule for one in (clock(made), repeat_finding(made)) if one is not None]
     assert found == ([rule] if rule else [])
+
+
+def clock(made: dict[str, TimingRow], **load: Any) -> Finding | None:
+    """The rule on ``made``, whose long batches had ``load`` (a :class:`ClockBatch`'s fields)."""
+    check, short_us = made[CLOCK], made[CANDIDATE].median_us
+    assert check.outside_us is not None
+    words = {"waited_us": 0.0, "cpu_us": check.outside_us, **load}
+    batches = [ClockBatch(inside, check.outside_us, **words) for inside in check.samples_us]
+    return clock_finding(short_us, batches, check.calls_per_sample, 100.0, processors=2)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "inside", "outside", "load", "severity"),
+    [
+        # Three of four parts of long batches went to others; short samples ran undisturbed.
+        (25, 100, 100, {"waited_us": 75.0, "cpu_us": 25.0}, "note"),
+        (100, 100, 400, {"waited_us": 290.0, "cpu_us": 100.0}, "note"),
+        (100, 100, 104, {"waited_us": 0.0, "cpu_us": 100.0}, None),
+        # The kernel keeps no record: what it ran is all that counts.
+        (25, 100, 100, {"waited_us": None, "cpu_us": 25.0}, "note"),
+        (25, 100, 100, {"waited_us": None, "cpu_us": 100.0}, "violation"),
+        (25, 100, 100, {"waited_us": None, "cpu_us": 0.0}, "note"),
+        # A clock that runs at a tenth of its speed, while others take three parts of four.
+        (10, 40, 400, {"waited_us": 300.0, "cpu_us": 100.0}, "violation"),
+        # Its own threads keep it from running.
+        (10, 10, 100, {"waited_us": 100.0, "cpu_us": 100.0}, "violation"),
+    ],
+)
+def test_the_load_of_the_machine_is_no_evidence(
+    fresh: float, inside: float, outside: float, load: dict[str, Any], severity: str | None
+) -> None:
+    found = clock(rows(fresh, inside, inside, outside), **load)
+    assert (found and found.severity) == severity
+    if found is not None and severity == "note":
+        assert "waited for a processor" in found.message or "waiting for a processor" in found.message
 
 
 def test_a_busy_machine_is_no_cheat() -> None:
@@ -169,11 +205,12 @@ def test_a_busy_machine_is_no_cheat() -> None:
     noisy = [100.0, 5000.0, 100.0, 9000.0, 101.0, 99.0, 7000.0, 100.0, 100.0, 4000.0, 100.0]
     made[REPEATED], made[CANDIDATE] = row(REPEATED, sorted(noisy)), row(CANDIDATE, noisy[::-1])
     assert repeat_finding(made) is None
-    assert clock_finding(made, 100.0) is None
+    assert clock(made) is None
 
 
 def test_rules_without_samples() -> None:
-    assert clock_finding({}, 1.0) is None
+    assert clock_finding(None, [ClockBatch(1.0, 1.0)], 1, 1.0, 1) is None
+    assert clock_finding(1.0, [], 1, 1.0, 1) is None
     assert repeat_finding({}) is None
     assert graph_clock_finding(TimingRow(CANDIDATE, "graph", "warm"), 5.0) is None
 
@@ -214,6 +251,7 @@ def document() -> dict[str, Any]:
         rows=(*made.values(), reference),
         verdicts=(compare(candidate, reference),),
         fresh_ratio=ratio,
+        batches=tuple(ClockBatch(inside, 103.0, 0.0, 100.0) for inside in made[CLOCK].samples_us),
     )
     text = "class ModelNew: pass\n"
 
@@ -267,7 +305,8 @@ def forged(change: Callable[[dict[str, Any]], None]) -> list[str]:
         (lambda d: d["timing"].update(verdicts=[]), "missing"),
         (lambda d: d["timing"].update(fresh_ratio=2.0), "fresh_ratio"),
         (lambda d: d["timing"]["rows"][1].update(samples_us=[10.0] * 11), "rule repeat"),
-        (lambda d: d["timing"]["rows"][2].update(samples_us=[10.0] * 11), "rule clock"),
+        (lambda d: d["timing"]["rows"][2].update(samples_us=[10.0] * 11), "clock check: samples_us"),
+        (lambda d: [b.update(outside_us=500.0) for b in d["timing"]["batches"]], "rule clock"),
         (lambda d: d["trials"][0]["outputs"][0].update(mismatched=1), "passed, but"),
         (lambda d: d["trials"][0]["outputs"][0].update(oracle_error=1.0), "passed, but"),
         (lambda d: d["trials"][0].update(passed=False, reason="x", layer="output"), "every figure is within"),
