@@ -226,6 +226,20 @@ def test_without_what_they_rest_on_there_are_none(
     assert direct_calls.connect(library, None) == (direct_calls.no_direct_call,) * 2
 
 
+@pytest.mark.parametrize("version", ["2.10.1", "2.15.0a0+gitabcdef", "3.0.0"])
+def test_another_torch(operator: Operator, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory was not looked at when this was written."""
+    monkeypatch.setattr(torch, "__version__", version)
+    assert operator._binding is not None
+    assert direct_calls.connect(operator._binding, None) == (direct_calls.no_direct_call,) * 2
+
+
+def test_they_can_be_turned_off(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELS_DIRECT_CALLS", "0")
+    assert operator._binding is not None
+    assert direct_calls.connect(operator._binding, None) == (direct_calls.no_direct_call,) * 2
+
+
 @pytest.mark.parametrize("mode", [*MODES, "inference"])
 def test_what_is_on_at_the_first_call_does_not_matter(
     inputs: list[Tensor], operator: Operator, mode: str

@@ -3,13 +3,15 @@
 Torch does not promise what they rest on, so this module finds it out by experiment:
 where a Python tensor keeps its C++ tensor, where that keeps its dispatch keys, and what
 a thread's keys are while nothing unusual is on. Torch says elsewhere what each of them is; one
-that is not found means no direct calls, and every call goes through the operator.
+that is not found means no direct calls, and every call goes through the operator. So does it with
+a torch that this was not tried with, and where ``KERNELS_DIRECT_CALLS=0`` asks for it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +25,8 @@ _log = logging.getLogger(__name__)
 # keys by default and in inference mode, a CPU tensor's by default and in inference mode.
 _FACTS = struct.Struct("2P9Q")
 _WORD = 8
+# Of torch, oldest and newest: what they keep in memory was looked at.
+_TRIED = (2, 11), (2, 14)
 # No tensor is smaller: beyond this nothing is read.
 _OBJECT_BYTES, _IMPL_BYTES = 40, 192
 
@@ -39,6 +43,8 @@ def connect(library: ctypes.CDLL, cuda_index: int | None) -> tuple[Callable[...,
     on CUDA are served where ``cuda_index`` is a device in use: their keys can be seen there.
     """
     calls: list[Callable[..., Any]] = []
+    if not _are_wanted():
+        return no_direct_call, no_direct_call
 
     def experiment() -> None:
         possible = library.binding_direct_is_possible
@@ -57,6 +63,14 @@ def connect(library: ctypes.CDLL, cuda_index: int | None) -> tuple[Callable[...,
     if calls and cuda_index is not None:
         _in_a_fresh_thread(experiment_on_cuda)
     return (calls[0], calls[1]) if calls else (no_direct_call, no_direct_call)
+
+
+def _are_wanted() -> bool:
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    was_tried = _TRIED[0] <= (int(major), int(minor)) <= _TRIED[1]
+    return was_tried and os.environ.get("KERNELS_DIRECT_CALLS") != "0"
 
 
 def _in_a_fresh_thread(experiment: Callable[[], None]) -> None:
