@@ -300,7 +300,10 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
       const float* q_scale = smem.q_scale(turn % Smem::Q_BUFFERS) + (thread / 32 * 16 - 64 + thread % 32 / 4);
       c.exponentials({arguments.exponent_scale * q_scale[0], arguments.exponent_scale * q_scale[8]}, scale, rescale);
     }
-    if (is_last) release(smem.q_empty_bar(turn % Smem::Q_BUFFERS, threadIdx.x / 128 - 1));
+    // Sums are never below zero. That they are asked for keeps the exponentials here: in float32 the compiler put them
+    // off until P V was done, which they should run beside.
+    if (is_last || (TILE::PARTS == 2 && c.row_sum[0] + c.row_sum[1] < 0))
+      release(smem.q_empty_bar(turn % Smem::Q_BUFFERS, threadIdx.x / 128 - 1));
   };
   const auto mask = [&](int first_key) {
     if (seen_by_all >= first_key + BLOCK_N) return;
@@ -451,6 +454,7 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
 
 template <typename T, typename OUT, bool SCALED, bool FAST, int HEAD_DIM, int GROUP_SIZE>
 __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_constant__ HopperArguments arguments) {
+  using TILE = HopperTile<T, SCALED, FAST, HEAD_DIM>;
   using Smem = HopperMemory<T, SCALED, FAST, HEAD_DIM>;
   constexpr int CONSUMER_WARPS = 8;
   extern __shared__ unsigned char smem_bytes[];
@@ -472,13 +476,13 @@ __global__ void __launch_bounds__(384, 1) hopper_attention_kernel(const __grid_c
 
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
-    ptx::give_registers<producer_registers(Smem::Q_BUFFERS)>();
+    ptx::give_registers<PRODUCER_REGISTERS<TILE>>();
     if (threadIdx.x >= 32)
       hand_out_jobs<T, SCALED, FAST, HEAD_DIM, GROUP_SIZE>(arguments, smem, threadIdx.x - 32);
     else if (threadIdx.x == 0)
       copy_tiles<T, SCALED, FAST, HEAD_DIM>(arguments, smem);
   } else {
-    ptx::take_registers<consumer_registers(Smem::Q_BUFFERS)>();
+    ptx::take_registers<CONSUMER_REGISTERS<TILE>>();
     Ring<Smem::BUFFERS> ring;
 #pragma unroll 1
     for (unsigned turn = 0;; ++turn) {

@@ -37,9 +37,11 @@ struct HopperMemory {
   static_assert(BUFFERS >= MIN_BUFFERS, "shared memory must hold this many tiles");
 };
 
-// Registers of a thread; a block's 3 warpgroups share 504. Two buffers of Q take more for their bookkeeping.
-constexpr int producer_registers(int q_buffers) { return q_buffers == 1 ? 40 : 56; }
-constexpr int consumer_registers(int q_buffers) { return q_buffers == 1 ? 232 : 224; }
+// Registers of a thread; a block's 3 warpgroups share 504. Copying rows of Q to where they will be used takes more.
+template <typename TILE>
+constexpr int PRODUCER_REGISTERS = TILE::IS_DIRECT ? 56 : 40;
+template <typename TILE>
+constexpr int CONSUMER_REGISTERS = (504 - PRODUCER_REGISTERS<TILE>) / 2;
 
 struct HopperArguments {
   const void* q;

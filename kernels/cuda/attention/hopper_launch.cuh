@@ -76,7 +76,7 @@ struct HopperKernel {
     const dim3 split_grid(static_cast<unsigned>(heads * kv_tiles(p) * 2));
     constexpr int SPLIT_THREADS = SplitLaunch<T, SCALED, FAST, HEAD_DIM>::THREADS;
     if constexpr (STARTS_EARLY) {
-      error = launch_early(SPLIT, split_grid, SPLIT_THREADS, 0, stream, split);
+      error = launch_early<SPLIT>(split_grid, SPLIT_THREADS, 0, stream, split);
     } else {
       SPLIT<<<split_grid, SPLIT_THREADS, 0, stream>>>(split);
       error = cudaGetLastError();
@@ -106,7 +106,7 @@ struct HopperKernel {
     a.out = p.out;
     if (SCALED) a.scales_of_heads = ScaleArguments::from(p);
     const dim3 grid(static_cast<unsigned>(a.jobs < processors ? a.jobs : processors));
-    error = launch_early(FUNCTION, grid, 384, Smem::BYTES, stream, a);
+    error = launch_early<FUNCTION>(grid, 384, Smem::BYTES, stream, a);
     if (error != cudaSuccess) return error;
     return Portable::launch(p, stream, {finished, TILE::BLOCK_M / 2, 2 * row_tiles(p)});
   }

@@ -517,7 +517,7 @@ struct PortableKernel {
       arguments.first_kv_head = first_kv_head;
       arguments.first_batch = first_batch;
       if constexpr (SKIPS_FINISHED && STARTS_EARLY) {
-        return launch_early(FUNCTION, grid, TILE::THREADS, static_cast<int>(sizeof(Smem)), stream, params, arguments);
+        return launch_early<FUNCTION>(grid, TILE::THREADS, static_cast<int>(sizeof(Smem)), stream, params, arguments);
       } else {
         FUNCTION<<<grid, TILE::THREADS, sizeof(Smem), stream>>>(params, arguments);
         return cudaGetLastError();

@@ -530,7 +530,7 @@ struct ShortKernel {
     return launch_chunks(p, (p.seqlen_q * GROUP_SIZE + 15) / 16, [&](dim3 grid, int first_kv_head, int first_batch) {
       a.first_kv_head = first_kv_head;
       a.first_batch = first_batch;
-      return launch_early(FUNCTION, grid, warps * 32, Smem::bytes(warps), stream, a);
+      return launch_early<FUNCTION>(grid, warps * 32, Smem::bytes(warps), stream, a);
     });
   }
 };

@@ -492,7 +492,7 @@ struct TensorKernel {
     return launch_chunks(p, row_blocks, [&](dim3 grid, int first_kv_head, int first_batch) {
       a.first_kv_head = first_kv_head;
       a.first_batch = first_batch;
-      return launch_early(FUNCTION<LONG>, grid, TILE::THREADS, smem_bytes, stream, a);
+      return launch_early<FUNCTION<LONG>>(grid, TILE::THREADS, smem_bytes, stream, a);
     });
   }
 };
