@@ -18,6 +18,12 @@ from typing import Any
 from kernels.evaluate.result import Environment
 
 __all__ = [
+    "BUSY",
+    "CANDIDATE",
+    "CHECKS",
+    "CLOCK",
+    "FRESH",
+    "REPEATED",
     "SCHEMA",
     "Ceilings",
     "ClockBatch",
@@ -42,6 +48,17 @@ __all__ = [
 ]
 
 SCHEMA = 1
+
+# Names of timing rows.
+CANDIDATE = "candidate"
+REPEATED = "candidate, repeated content"
+CLOCK = "candidate, clock check"
+# On CUDA: one pass over content nobody has seen, by the host's clock. On the CPU the row of the
+# candidate is that.
+FRESH = "candidate, new content"
+CHECKS = (FRESH, REPEATED, CLOCK)
+# How the note begins that says that its processes did not have the machine to themselves.
+BUSY = "the machine was busy"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from kernels.evaluate.evaluation import ClockBatch, Finding, OutputError, TimingRow
+from kernels.evaluate.evaluation import (
+    CANDIDATE,
+    CHECKS,
+    CLOCK,
+    FRESH,
+    REPEATED,
+    ClockBatch,
+    Finding,
+    OutputError,
+    TimingRow,
+)
 
 __all__ = [
     "CANDIDATE",
@@ -31,14 +41,6 @@ __all__ = [
     "waiting_share",
 ]
 
-# Names of rows.
-CANDIDATE = "candidate"
-REPEATED = "candidate, repeated content"
-CLOCK = "candidate, clock check"
-# On CUDA: one pass over content nobody has seen, by the host's clock. On the CPU the row of the
-# candidate is that.
-FRESH = "candidate, new content"
-CHECKS = (FRESH, REPEATED, CLOCK)
 # Names of rules.
 CLOCK_RULE, REPEAT, FLOOR = "clock", "repeat", "floor"
 
@@ -122,22 +124,25 @@ def clock_finding(
 
 
 def waiting_share(batches: Sequence[ClockBatch]) -> float:
-    """What the threads of the long batches waited for a processor, over how long the batches took."""
-    taken = sum(batch.outside_us for batch in batches)
-    return sum(batch.waited_us or 0.0 for batch in batches) / taken if taken > 0 else 0.0
+    """How much of the time in which threads could run in the long batches they waited for a processor."""
+    waited = sum(batch.waited_us or 0.0 for batch in batches)
+    ready = waited + sum(batch.cpu_us for batch in batches)
+    return waited / ready if ready > 0 else 0.0
 
 
 def _proven_us(batch: ClockBatch, processors: int) -> float:
     """What of the judge's time the load of the machine cannot have caused."""
-    ran = batch.cpu_us / processors
-    return ran if batch.waited_us is None else max(ran, batch.outside_us - batch.waited_us)
+    if batch.waited_us is not None:
+        return batch.outside_us - batch.waited_us
+    # Side by side at best, and all but one of them may have spun until that one came to run.
+    return batch.cpu_us / processors**2
 
 
 def _excuse(batches: Sequence[ClockBatch]) -> str:
     if all(batch.waited_us is None for batch in batches):
         return "what it waited for a processor is not told here, so it is not held against it"
-    waited = waiting_share(batches)
-    return f"waiting for a processor ({waited:.0%} of the time) can be the difference"
+    share = 100 * waiting_share(batches)
+    return f"threads that could run waited for a processor {share:.0f} % of the time, which can be all of it"
 
 
 def judged(error: OutputError) -> str:

@@ -183,7 +183,7 @@ class Trials(Sides):
         written, storages = self.forward(reply["inputs"])
         self._construct(reply, "float32" if kind == "cast" else "")
         return Drawn(
-            name=f"{name} ({reply['name']})" if reply["name"] not in (kind, name, "default") else name,
+            name=_named(name, kind, str(reply["name"])),
             kind=kind,
             seed=reply["seed"],
             redrawn=reply["redrawn"],
@@ -315,6 +315,12 @@ class Trials(Sides):
             if changed:
                 return "mutation", f"the call changed {changed} bytes of its inputs (storage {number})"
         return "", ""
+
+
+def _named(name: str, kind: str, case: str) -> str:
+    """A trial's name, with that of its case where that says more."""
+    told = case in (kind, name, "default") or case.startswith(f"{kind}_")
+    return name if told else f"{name} ({case})"
 
 
 def _tolerance(words: Mapping[str, Any]) -> Tolerance:

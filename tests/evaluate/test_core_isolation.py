@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.evaluate.workers.isolation import Limits, Worker, WorkerFailed, private_folder
+from kernels.evaluate.workers.isolation import Limits, Worker, WorkerFailed, inherited, private_folder
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -252,3 +252,16 @@ def test_a_killed_judge_leaves_no_worker(tmp_path: Path) -> None:
             break
         time.sleep(0.05)
     assert not alive(pid)
+
+
+def test_threads_are_not_told_to_spin_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a library whose idle threads spin for ever every candidate would work in the background."""
+    for name, value in (
+        ("OMP_WAIT_POLICY", "ACTIVE"),
+        ("GOMP_SPINCOUNT", "infinite"),
+        ("KMP_BLOCKTIME", "9"),
+    ):
+        monkeypatch.setenv(name, value)
+        assert name not in inherited()
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert inherited()["OMP_WAIT_POLICY"] == "passive"

@@ -24,9 +24,9 @@ _STOLEN = 8  # the field of /proc/stat's first line
 class Account:
     """Seconds of a stretch of time.
 
-    ``waited`` adds up what the worker's threads and the judge's waited for a processor: at least what the
-    busy machine cost them; None where there is no record. ``cpu`` is what the worker's threads ran, 0 where
-    that is not told.
+    ``waited`` adds up what the worker's threads and the judge's waited for a processor: no less than what
+    the busy machine cost them together; None where there is no record. ``cpu`` is what the worker's
+    threads ran, 0 where that is not told.
     """
 
     waited: float | None = None
@@ -45,8 +45,8 @@ def accounted(pid: int) -> Iterator[Account]:
     # The clock first: to be read brings the records of running threads up to date.
     stolen, cpu, before, mine = _stolen(), _cpu_of(pid), _threads(pid), _of(Path("/proc/thread-self"))
     yield account
-    cpu, after = _cpu_of(pid) - cpu, _threads(pid)
-    now, stolen = _of(Path("/proc/thread-self")), _stolen() - stolen
+    now = _of(Path("/proc/thread-self"))
+    cpu, after, stolen = _cpu_of(pid) - cpu, _threads(pid), _stolen() - stolen
     ran = sum(one[0] - before.get(thread, (0.0, 0.0))[0] for thread, one in after.items())
     account.cpu = max(0.0, cpu - stolen)
     if mine is None or now is None or not after or cpu - ran > max(_LOST_SHARE * cpu, _LOST_SECONDS):

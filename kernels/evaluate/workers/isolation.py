@@ -39,6 +39,8 @@ _FOLDER = "kernels-judge-"
 _START_SECONDS = 180.0
 _END_SECONDS = 60.0
 _MARK = "KERNELS_WORKER"
+# How long idle threads of a library spin.
+_SPINNING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _ROOM = 2 << 30  # free bytes that make /dev/shm worth using
 
 
@@ -91,8 +93,14 @@ def _sweep(home: Path) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without what would have a candidate compute in another precision."""
-    return {name: value for name, value in os.environ.items() if name not in FROM_OUTSIDE}
+    """This process's environment without what would change a candidate's precision, or have its threads spin.
+
+    Threads of a library that spin with nothing to do look like work in the background.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in (*FROM_OUTSIDE, *_SPINNING)}
+    if kept.get("OMP_WAIT_POLICY", "").lower() == "active":
+        del kept["OMP_WAIT_POLICY"]
+    return kept
 
 
 def worker_command(role: str, file: int, device: str, threads: int) -> list[str]:
@@ -132,6 +140,8 @@ class Worker:
             **dict([self._mark.split("=")]),
             "PYTHONPATH": path,
             "PYTHONUNBUFFERED": "1",
+            # What torch's profiler says of itself is nothing the candidate printed.
+            "KINETO_LOG_LEVEL": "99",
             **counts,
             **self.environment,
         }
