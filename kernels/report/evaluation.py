@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kernels.evaluate.evaluation import CHECKS
 from kernels.report import words
 from kernels.report.measures import show_measures
 from kernels.report.style import is_wide, section, stacked, styled, table
@@ -28,6 +29,7 @@ from kernels.report.summary import (
     told_trials,
     tone_of,
     tone_of_verdict,
+    verdict_words,
 )
 
 __all__ = ["show"]
@@ -181,9 +183,8 @@ def _timing(console: Console, document: Mapping[str, Any]) -> None:
         style = "bold" if row["name"] == "candidate" else ""
         cells = [Text(name, style), Text(kind)] if wide else [stacked(name, kind, style)]
         cells.append(stacked(words.microseconds(row["median_us"]), _interval(row), style))
-        cells.append(
-            stacked(f"{len(row['samples_us']):,} x {row['calls_per_sample']:,}", f"{row['outliers']:,}")
-        )
+        taken = f"{len(row['samples_us']):,} x {row['calls_per_sample']:,}"
+        cells.append(stacked(taken, f"{row['outliers']:,}") if row["samples_us"] else Text(words.NOTHING))
         if wide:
             cells.append(Text(words.microseconds(row["outside_us"])))
         cells.append(_verdict(document, verdicts.get((row["name"], row["mode"], row["cache"]))))
@@ -203,13 +204,20 @@ def _verdict(document: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> 
         return Text(words.NOTHING)
     tone = tone_of_verdict(document, verdict)
     between = f"{words.units(verdict['low'])} - {words.units(verdict['high'])}"
-    return stacked(styled(verdict["verdict"], tone), f"{words.ratio(verdict['speedup'])}, {between}")
+    word, _ = verdict_words(verdict)
+    return stacked(styled(word, tone), f"{words.ratio(verdict['speedup'])}, {between}")
+
+
+def _without_outside(timing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows as a narrow table shows them."""
+    return [{**row, "outside_us": None} for row in timing["rows"]]
 
 
 def _timing_notes(console: Console, timing: Mapping[str, Any]) -> None:
-    console.print(Text("samples: how many x calls in each", "dim"))
+    for term in words.timing_terms(timing["rows"] if is_wide(console) else _without_outside(timing)):
+        console.print(Text(term, "dim"))
     for row in timing["rows"]:
-        if row["note"]:
+        if row["note"] and row["name"] not in CHECKS:
             text = f"{words.printable(row['name'])}, {kind_of_time(row)}: {words.printable(row['note'])}"
             console.print(Text(text))
     if timing["fresh_ratio"] is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kernels.evaluate.evaluation import CHECKS
 from kernels.report import words
 from kernels.report.html_parts import measures
 from kernels.report.html_parts.frame import frame
@@ -31,6 +32,7 @@ from kernels.report.summary import (
     told_trials,
     tone_of,
     tone_of_verdict,
+    verdict_words,
 )
 
 __all__ = ["page"]
@@ -96,7 +98,7 @@ def _banner(document: Document) -> Markup:
 def _tiles(document: Document) -> Markup:
     tiles = []
     for line in summary(document):
-        if line.name == "speed":
+        if line.name.startswith("speed"):
             continue
         value = element("div", line.text, class_=f"value {line.tone}" if line.tone != PLAIN else "value")
         detail = element("div", line.detail, class_="detail") if line.detail else None
@@ -106,19 +108,20 @@ def _tiles(document: Document) -> Markup:
         row = headline(document)
         usual = kind_of_time(row) if row else ""
         rows = element("dd", *(_speed(document, verdict, usual) for verdict in speeds))
-        title = f"the candidate is ({usual})" if usual else "the candidate is"
+        title = "it claims to be" if document["status"] == "CHEAT" else "the candidate is"
+        title += f" ({usual})" if usual else ""
         tiles.insert(1, element("div", element("dt", title), rows, class_="tile speeds"))
     return element("dl", *tiles, class_="tiles")
 
 
 def _speed(document: Document, verdict: Mapping[str, Any], usual: str) -> Markup:
     tone = tone_of_verdict(document, verdict)
-    link = "as" if verdict["verdict"] == "same" else "than"
+    word, link = verdict_words(verdict)
     between = f"{words.ratio(verdict['low'])} to {words.ratio(verdict['high'])}"
     between += f", {kind_of_time(verdict)}" if kind_of_time(verdict) != usual else ""
     return element(
         "div",
-        element("span", verdict["verdict"], class_=f"word {tone}"),
+        element("span", word, class_=f"word {tone}"),
         element("span", f"{link} {words.printable(verdict['name'])}"),
         element(
             "span", element("strong", words.ratio(verdict["speedup"])), f"  ({between})", class_="detail"
@@ -176,8 +179,10 @@ def _timing_table(document: Document) -> Markup:
                 element("strong", row["name"]) if row["name"] == "candidate" else row["name"],
                 words.microseconds(row["median_us"]),
                 interval,
-                f"{len(row['samples_us']):,} x {row['calls_per_sample']:,}",
-                f"{row['outliers']:,}",
+                f"{len(row['samples_us']):,} x {row['calls_per_sample']:,}"
+                if row["samples_us"]
+                else words.NOTHING,
+                f"{row['outliers']:,}" if row["samples_us"] else words.NOTHING,
                 words.microseconds(row["outside_us"]),
                 _verdict_cell(document, verdict),
             )
@@ -191,7 +196,8 @@ def _timing_table(document: Document) -> Markup:
         "from outside, us",
         "candidate is",
     )
-    return table(headers, rows, "All times, microseconds a call")
+    found = table(headers, rows, "All times, microseconds a call")
+    return join([found, element("p", " ".join(words.timing_terms(timing["rows"])), class_="soft")])
 
 
 def _verdict_cell(document: Document, verdict: Mapping[str, Any] | None) -> object:
@@ -201,14 +207,15 @@ def _verdict_cell(document: Document, verdict: Mapping[str, Any] | None) -> obje
     between = (
         f"{words.ratio(verdict['speedup'])} ({words.units(verdict['low'])} to {words.units(verdict['high'])})"
     )
-    return join([element("span", verdict["verdict"], class_=tone), element("span", between, class_="soft")])
+    word, _ = verdict_words(verdict)
+    return join([element("span", word, class_=tone), element("span", between, class_="soft")])
 
 
 def _timing_notes(timing: Mapping[str, Any]) -> Iterator[Markup]:
     notes = [
         f"{words.printable(row['name'])}, {kind_of_time(row)}: {words.printable(row['note'])}"
         for row in timing["rows"]
-        if row["note"]
+        if row["note"] and row["name"] not in CHECKS
     ]
     if timing["fresh_ratio"] is not None:
         ratio = words.units(timing["fresh_ratio"])
@@ -255,7 +262,7 @@ def _precision(document: Document) -> Markup | None:
 
 def _trial_table(trials: Sequence[Mapping[str, Any]]) -> Markup:
     rows = [
-        (*_trial_cells(trial, output), _result(trial))
+        (*_trial_cells(trial, output), _result(trial, output))
         for trial in trials
         for output in trial["outputs"] or (None,)
     ]
@@ -288,7 +295,11 @@ def _trial_cells(trial: Mapping[str, Any], output: Mapping[str, Any] | None) -> 
     )
 
 
-def _result(trial: Mapping[str, Any]) -> Markup:
+def _result(trial: Mapping[str, Any], output: Mapping[str, Any] | None) -> object:
+    """Of several outputs of a failed trial those that are wrong have failed."""
+    others = [one for one in trial["outputs"] if one["mismatched"]]
+    if not trial["passed"] and output is not None and others and output not in others:
+        return words.NOTHING
     tone, word = (GOOD, "PASS") if trial["passed"] else (BAD, "FAIL")
     return element("span", word, class_=f"tag {tone}")
 

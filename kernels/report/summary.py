@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.evaluate.evaluation import SCHEMA
+from kernels.evaluate.evaluation import BUSY, SCHEMA
 from kernels.evaluate.status import MEANING
 from kernels.report import words
 
@@ -29,6 +29,7 @@ __all__ = [
     "told_trials",
     "tone_of",
     "tone_of_verdict",
+    "verdict_words",
     "worst_error",
 ]
 
@@ -40,6 +41,9 @@ GOOD, WARN, BAD, PLAIN = "good", "warn", "bad", "plain"
 _MODES = {"graph": "graph replay", "eager": "eager", "host": "calling thread only"}
 # A graph replay is the kernel's own time; eager adds what launching costs. Warm repeats better than cold.
 _PREFERRED = (("graph", "warm"), ("graph", "cold"), ("eager", "warm"), ("eager", "cold"), ("host", "warm"))
+
+# A ratio whose interval reaches further from 1 does not say that two are the same.
+_ALIKE = 0.1
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,14 @@ def tone_of_verdict(document: Document, verdict: Mapping[str, Any]) -> str:
     if document["status"] != "PASS":
         return PLAIN
     return {"faster": GOOD, "slower": BAD}.get(verdict["verdict"], PLAIN)
+
+
+def verdict_words(verdict: Mapping[str, Any]) -> tuple[str, str]:
+    """The verdict, and what joins it to a name: "faster", "than"; "unclear" where "same" says too much."""
+    if verdict["verdict"] != "same":
+        return verdict["verdict"], "than"
+    low, high = words.number(verdict["low"]) or 0.0, words.number(verdict["high"]) or 0.0
+    return ("same", "as") if low >= 1 - _ALIKE and high <= 1 + _ALIKE else ("unclear", "against")
 
 
 def meaning(status: str) -> str:
@@ -179,22 +191,28 @@ def _time(document: Document) -> Iterator[Line]:
     if row:
         low, high = words.microseconds(row["low_us"]), words.microseconds(row["high_us"])
         sure = f"{100 * row['confidence']:.0f} % interval {low} to {high} us"
-        yield Line(
-            "time", f"{words.microseconds(row['median_us'])} us a call", PLAIN, f"{sure}, {kind_of_time(row)}"
-        )
+        text = f"{words.microseconds(row['median_us'])} us a call"
+        busy = next((f"; {BUSY}" for note in document["timing"]["notes"] if note.startswith(BUSY)), "")
+        tone = WARN if busy else PLAIN
+        yield Line(f"time{_claimed(document)}", text, tone, f"{sure}, {kind_of_time(row)}{busy}")
+
+
+def _claimed(document: Document) -> str:
+    """What is put behind a time that a cheat says it took."""
+    return " it claims" if document["status"] == "CHEAT" else ""
 
 
 def _speed(document: Document) -> Iterator[Line]:
     row = headline(document)
     for verdict in speed_verdicts(document):
         tone = tone_of_verdict(document, verdict)
-        link = "as" if verdict["verdict"] == "same" else "than"
+        word, link = verdict_words(verdict)
         name, by = words.printable(verdict["name"]), words.ratio(verdict["speedup"])
-        text = f"{verdict['verdict']} {link} {name}, {by}"
+        text = f"{word} {link} {name}, {by}"
         other = (verdict["mode"], verdict["cache"]) != ((row or verdict)["mode"], (row or verdict)["cache"])
         kind = f", {kind_of_time(verdict)}" if other else ""
         detail = f"interval {words.ratio(verdict['low'])} to {words.ratio(verdict['high'])}{kind}"
-        yield Line("speed", text, tone, detail)
+        yield Line(f"speed{_claimed(document)}", text, tone, detail)
 
 
 def _error(document: Document) -> Iterator[Line]:
@@ -213,7 +231,7 @@ def _error(document: Document) -> Iterator[Line]:
         yardstick += " there or what rounding to float32 moves"
     yield Line(
         "worst error",
-        f"{words.units(worst.units)} of the yardstick{allowed}",
+        f"{words.units(worst.units)} x the yardstick{allowed}",
         tone,
         f"trial {words.printable(worst.trial)}: {words.error(worst.error)} against float64; {yardstick}",
     )
@@ -255,7 +273,10 @@ def _limit(document: Document) -> Iterator[Line]:
             f"physical floor {words.microseconds(roofline['floor_us'])} us"
         )
         below = roofline["time_us"] < roofline["floor_us"]
-        yield Line("limit", text, BAD if below else PLAIN, detail)
+        above = (words.number(roofline["share"]) or 0.0) > 1
+        if above and not below:
+            detail += "; more than this machine did when its ceilings were measured"
+        yield Line("limit", text, BAD if below else WARN if above else PLAIN, detail)
 
 
 def _trials(document: Document) -> Iterator[Line]:
@@ -286,7 +307,9 @@ def _listed(names: Iterable[Any]) -> str:
 def _skipped(document: Document) -> Iterator[Line]:
     skipped = document.get("skipped") or {}
     if skipped:
-        yield Line("not measured", words.plural(len(skipped), "part"), WARN, _listed(skipped))
+        # What can be mended is worth a colour; that a CPU has no counters is not.
+        tone = WARN if any("fix:" in str(why) for why in skipped.values()) else PLAIN
+        yield Line("not measured", words.plural(len(skipped), "part"), tone, _listed(skipped))
 
 
 _PARTS = (_time, _speed, _error, _trials, _memory, _launches, _limit, _findings, _skipped)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from kernels.evaluate.evaluation import CLOCK, FRESH, REPEATED
 from kernels.report.terminal import duration
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "seconds",
     "share",
     "size",
+    "timing_terms",
     "units",
 ]
 
@@ -145,6 +147,24 @@ def plural(count: int, word: str) -> str:
 def index(value: Sequence[int] | None) -> str:
     """``[0, 3, 17]``."""
     return NOTHING if value is None else f"[{', '.join(map(str, value))}]"
+
+
+def timing_terms(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the words of a table of times mean, as far as ``rows`` use them; a sentence each."""
+    names = {row["name"] for row in rows}
+    terms = [
+        "Samples: how many x calls in each.",
+        "Outliers: further than 3 scaled median deviations from the median, and kept.",
+    ]
+    if any(row["outside_us"] is not None for row in rows):
+        terms.append("From outside: by the judge's clock, less a round trip.")
+    if FRESH in names:
+        terms.append("New content: one pass by the host's clock over content nobody has seen.")
+    if REPEATED in names:
+        terms.append("Repeated content: the same calls once more, after the same content was written again.")
+    if CLOCK in names:
+        terms.append("Clock check: long batches, to hold its clock against the judge's.")
+    return terms
 
 
 def inputs(given: Sequence[Any]) -> list[str]:

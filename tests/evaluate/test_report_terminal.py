@@ -11,10 +11,11 @@ import report_documents as made
 from report_documents import HOSTILE, document
 from rich.console import Console
 
-from kernels.evaluate.evaluation import Evaluation
+from kernels.evaluate.evaluation import BUSY, FRESH, Evaluation
 from kernels.report import words
 from kernels.report.evaluation import show
-from kernels.report.summary import headline, speed_verdicts, summary, told_trials, worst_error
+from kernels.report.html import page
+from kernels.report.summary import headline, speed_verdicts, summary, told_trials, verdict_words, worst_error
 
 EVERY = (made.passing_cpu, made.passing_cuda, made.wrong_output, made.cheat, made.compile_error)
 
@@ -55,7 +56,7 @@ def test_the_summary_comes_first_and_says_it_all() -> None:
         "95 % interval 2.689 to 2.694 us, graph replay, warm cache",
         "faster than scaled_dot_product_attention, 6.51x",
         "interval 6.41x to 6.60x",
-        "1.64 of the yardstick, allowed ",
+        "1.64 x the yardstick, allowed ",
         "the reference's own error",
         "8 of 8 passed",
         "41 kB beyond inputs and outputs",
@@ -105,6 +106,43 @@ def test_a_speed_of_a_wrong_program_is_not_praised() -> None:
     }
 
 
+def test_a_ratio_that_could_be_anything_is_not_called_the_same() -> None:
+    given = {"verdict": "same", "low": 0.95, "high": 1.04}
+    assert verdict_words(given) == ("same", "as")
+    assert verdict_words({**given, "low": 0.05, "high": 72.9}) == ("unclear", "against")
+    assert verdict_words({"verdict": "slower", "low": 0.4, "high": 0.5}) == ("slower", "than")
+
+
+def test_times_of_a_cheat_are_what_it_claims() -> None:
+    given = document(dataclasses.replace(made.passing_cpu(), status="CHEAT", reason="clock: it lies"))
+    names = [line.name for line in summary(given)]
+    assert names[:3] == ["time it claims", "speed it claims", "speed it claims"]
+    assert "it claims to be (eager, warm cache)" in page(given)
+
+
+def test_a_busy_machine_is_said_beside_the_time() -> None:
+    passing = made.passing_cpu()
+    assert passing.timing is not None
+    timing = dataclasses.replace(passing.timing, notes=(f"{BUSY}: in the long batches",))
+    first = summary(document(dataclasses.replace(passing, timing=timing)))[0]
+    assert (first.tone, first.detail.endswith(f"; {BUSY}")) == ("warn", True)
+
+
+def test_every_kind_of_row_is_explained_once() -> None:
+    rows = [{"name": name, "outside_us": None} for name in ("candidate", "candidate, clock check")]
+    told = " ".join(words.timing_terms(rows))
+    assert "Clock check:" in told and "Repeated content:" not in told and "From outside" not in told
+    assert "New content:" in " ".join(words.timing_terms([{"name": FRESH, "outside_us": 1.0}]))
+
+
+def test_more_than_the_measured_ceiling_is_marked() -> None:
+    passing = made.passing_cuda()
+    assert passing.roofline is not None
+    above = dataclasses.replace(passing, roofline=dataclasses.replace(passing.roofline, share=1.3))
+    line = next(line for line in summary(document(above)) if line.name == "limit")
+    assert line.tone == "warn" and "when its ceilings were measured" in line.detail
+
+
 def test_headline_and_verdicts_are_of_one_kind_where_there_is_one() -> None:
     given = document(made.passing_cuda())
     row = headline(given)
@@ -133,8 +171,8 @@ def test_the_yardstick_is_named_for_what_it_is() -> None:
     other = dataclasses.replace(base, trials=(trial, *base.trials[1:]))
     said = [line for one in (base, other) for line in summary(document(one)) if line.name == "worst error"]
     assert [line.text for line in said] == [
-        "1.64 of the yardstick, allowed 4.00",
-        "1.90 of the yardstick, allowed 4.00",
+        "1.64 x the yardstick, allowed 4.00",
+        "1.90 x the yardstick, allowed 4.00",
     ]
     assert said[0].detail.endswith("the reference's own error")
     assert said[1].detail.endswith("the reference's own error there or what rounding to float32 moves")

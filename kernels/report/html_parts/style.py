@@ -151,11 +151,11 @@ dl.facts dt { color: var(--soft); } dl.facts dd { margin: 0; overflow-wrap: anyw
   .k { color: #d8a2ff; } .s { color: #86d9a8; } .c { color: #95a2b1; } .n { color: #f2b27c; }
   .f { color: #8fbcff; } .p { color: #e3c887; }
 }
+@media (max-width: 50rem) { .tile.speeds { grid-column: 1 / -1; } }
 @media (max-width: 40rem) {
   .page { padding: 1.25rem 1rem 3rem; }
-  .tile.speeds { grid-column: 1 / -1; }
   .speed { grid-template-columns: 4.2rem minmax(0, 1fr); }
-.speed .detail { grid-column: 2; text-align: left; }
+  .speed .detail { grid-column: 2; text-align: left; }
   dl.facts { grid-template-columns: 1fr; } dl.facts dd { margin-bottom: 0.4rem; }
 }
 @media print { details:not([open]) { display: none; } .page { max-width: none; } nav { display: none; } }
