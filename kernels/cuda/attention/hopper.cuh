@@ -22,7 +22,8 @@
 //
 // Launch
 //   a block for each SM, or for each job where there are fewer; 3 warpgroups. Blocks take jobs from a
-//   counter, by sections of heads whose tiles fit in half of L2, in each the longest rows first.
+//   counter, by sections of heads whose tiles fit in half of L2, in each the longest rows first, and none
+//   before the job at hand has begun.
 //
 // Pipeline (items of a ring of buffers: K0, K1, V0, K2, V1, ..., V last)
 //   loading warps   wait q_empty_bar | copy 64 rows of Q, look for tiles that cannot be used -> q_full_bar
