@@ -156,6 +156,19 @@ def test_ceilings_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert asked == ["cpu"] * 3
 
 
+def test_measured_again_the_better_of_each_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first measurement shared the machine with others, the second was unlucky with one rate."""
+    answers = [
+        _stored(gbps=3.0, launch_us=9.0, tflops={"float32": 2.0}),
+        _stored(tflops={"float32": 1.0, "float64": 0.5}),
+    ]
+    monkeypatch.setattr(roofline, "_measure", lambda device: answers.pop(0))
+    assert roofline.ceilings("cpu", str(tmp_path)).gbps == 3.0
+    found = roofline.ceilings("cpu", str(tmp_path), again=True)
+    assert (found.gbps, found.launch_us, found.tflops) == (10.0, 1.0, {"float32": 2.0, "float64": 0.5})
+    assert roofline.ceilings("cpu", str(tmp_path)) == found
+
+
 def test_another_device_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="supported: 'cpu', 'cuda'"):
         roofline.ceilings("tpu", str(tmp_path))
