@@ -195,7 +195,7 @@ class TimingRow:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``name`` compared with the candidate: is the candidate "faster", "same" or "slower".
+    """``name`` compared with the candidate: that is "faster", "same" or "slower", or it is "unclear".
 
     ``speedup`` is the median of the other's samples over the candidate's, pair by pair; ``low`` and ``high``
     bound it.

@@ -42,9 +42,6 @@ _MODES = {"graph": "graph replay", "eager": "eager", "host": "calling thread onl
 # A graph replay is the kernel's own time; eager adds what launching costs. Warm repeats better than cold.
 _PREFERRED = (("graph", "warm"), ("graph", "cold"), ("eager", "warm"), ("eager", "cold"), ("host", "warm"))
 
-# A ratio whose interval reaches further from 1 does not say that two are the same.
-_ALIKE = 0.1
-
 
 @dataclass(frozen=True)
 class Line:
@@ -95,11 +92,9 @@ def tone_of_verdict(document: Document, verdict: Mapping[str, Any]) -> str:
 
 
 def verdict_words(verdict: Mapping[str, Any]) -> tuple[str, str]:
-    """The verdict, and what joins it to a name: "faster", "than"; "unclear" where "same" says too much."""
-    if verdict["verdict"] != "same":
-        return verdict["verdict"], "than"
-    low, high = words.number(verdict["low"]) or 0.0, words.number(verdict["high"]) or 0.0
-    return ("same", "as") if low >= 1 - _ALIKE and high <= 1 + _ALIKE else ("unclear", "against")
+    """The verdict, and what joins it to a name: "faster", "than"."""
+    word = str(verdict["verdict"])
+    return word, {"same": "as", "unclear": "against"}.get(word, "than")
 
 
 def meaning(status: str) -> str:

@@ -18,10 +18,12 @@ from statistics import median
 
 from kernels.evaluate.evaluation import TimingRow, Verdict
 
-__all__ = ["PRACTICAL", "compare", "effective_size", "median_interval", "outliers", "summarise"]
+__all__ = ["ALIKE", "PRACTICAL", "compare", "effective_size", "median_interval", "outliers", "summarise"]
 
 # Two calls that differ by less are the same: another address of a buffer can do as much.
 PRACTICAL = 0.01
+# An interval that reaches further does not say that they are the same.
+ALIKE = 0.1
 # A shorter series does not show how much its neighbours resemble each other.
 _SHORT_SERIES = 20
 # With fewer samples than this no 95 % interval of a median exists ...
@@ -98,12 +100,13 @@ def summarise(
 
 
 def compare(candidate: TimingRow, other: TimingRow) -> Verdict:
-    """Is the candidate faster than ``other``, the same, or slower.
+    """Is the candidate faster than ``other``, the same, or slower; or is it unclear.
 
     Sample ``i`` of one is divided by sample ``i`` of the other: take them in turns.
     ``speedup`` is the median of these ratios, bounded by the 95 % interval of
     :func:`median_interval`. "faster" and "slower" need the whole interval beyond
-    1 % (:data:`PRACTICAL`); everything else is "same". Fewer than 20 pairs say too little
+    1 % (:data:`PRACTICAL`), "same" needs it within 10 % (:data:`ALIKE`); everything else
+    is "unclear". Fewer than 20 pairs say too little
     of how they depend on each other: their interval is the range of the ratios, widened
     by a tenth on both sides when there are fewer than 6. Noise that stays the same for
     longer than the whole series cannot be told from a difference by any test.
@@ -124,12 +127,18 @@ def compare(candidate: TimingRow, other: TimingRow) -> Verdict:
         low, high = min(ratios) - margin, max(ratios) + margin
     else:
         low, high = median_interval(ratios)
-    threshold = math.log1p(PRACTICAL)
+    threshold, alike = math.log1p(PRACTICAL), math.log1p(ALIKE)
+    if low > threshold:
+        verdict = "faster"
+    elif high < -threshold:
+        verdict = "slower"
+    else:
+        verdict = "same" if low >= -alike and high <= alike else "unclear"
     return Verdict(
         name=other.name,
         mode=candidate.mode,
         cache=candidate.cache,
-        verdict="faster" if low > threshold else "slower" if high < -threshold else "same",
+        verdict=verdict,
         speedup=math.exp(median(ratios)),
         low=math.exp(low),
         high=math.exp(high),
