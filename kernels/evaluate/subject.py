@@ -18,6 +18,7 @@ from kernels.discover import problem_packages
 from kernels.errors import KernelsError
 from kernels.evaluate.evaluation import Source, Subject
 from kernels.evaluate.status import Status
+from kernels.evaluate.syntax import parse
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 
 __all__ = ["Target", "Unusable", "find_target", "sources_of"]
@@ -147,7 +148,7 @@ def _source(path: Path, name: str) -> Source:
 def _check(source: Source, needs: Iterable[str], status: Status, subject: Subject) -> None:
     """Raises :class:`Unusable` unless the text parses and binds each of ``needs`` at its top level."""
     try:
-        tree = ast.parse(source.text, filename=source.path)
+        tree = parse(source.text, source.path)
     except SyntaxError as error:
         raise Unusable(
             status, f"{source.path}, line {error.lineno or 0}: syntax error: {error.msg}", subject

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from kernels.evaluate.status import Status
 from kernels.evaluate.subject import Unusable, find_target, sources_of
+from kernels.evaluate.syntax import parse
 
 REFERENCE = "class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
 CANDIDATE = "class ModelNew: pass\n"
@@ -110,3 +112,16 @@ def test_sources_of_a_name(tmp_path: Path) -> None:
     assert len(sources_of("gqa_attn")) > 5
     with pytest.raises(ValueError, match="cannot be read"):
         sources_of(str(tmp_path / "missing.py"))
+
+
+def test_a_tree_that_another_thread_disturbed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, answers = ast.parse, [SystemError("AST constructor recursion depth mismatch"), None]
+
+    def disturbed(text: str, filename: str = "") -> ast.Module:
+        error = answers.pop(0)
+        if error is not None:
+            raise error
+        return made(text, filename=filename)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    assert len(parse("x = 1\ny = 2").body) == 2 and answers == []

@@ -16,6 +16,7 @@ from kernels.evaluate.lint.memo import memos
 from kernels.evaluate.lint.patches import patches
 from kernels.evaluate.lint.reach import reaches
 from kernels.evaluate.lint.walk import walk
+from kernels.evaluate.syntax import parse
 
 __all__ = ["lint_python"]
 
@@ -35,7 +36,7 @@ def lint_python(path: str, text: str) -> list[Finding]:
 def _parsed(text: str) -> ast.Module:
     with warnings.catch_warnings():  # an odd escape in a candidate's string is its own affair
         warnings.simplefilter("ignore")
-        return ast.parse(text)
+        return parse(text)
 
 
 def _sightings(tree: ast.Module, text: str, first_line: int = 0) -> Iterator[Sighting]:
