@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import wait
@@ -16,6 +17,7 @@ import pytest
 import torch
 from attention_checks import request_of
 
+from kernels.jit.operator import Operator
 from kernels.problem import Case, Problem, Request, find_problem
 
 
@@ -69,3 +71,11 @@ def built(request: pytest.FixtureRequest) -> None:
 def device(request: pytest.FixtureRequest) -> str:
     """The device a test runs on."""
     return request.param
+
+
+@pytest.fixture
+def operator(problem: Problem) -> Operator:
+    """The operator of the module's ``problem``, loaded."""
+    found: Operator = importlib.import_module(f"{problem.name}.model_new").OPERATOR
+    found.load()
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 import weakref
@@ -25,14 +24,6 @@ from kernels.problem import Problem, find_problem
 @pytest.fixture(params=["gqa_attn", "fp8_attn"])
 def problem(request: pytest.FixtureRequest) -> Problem:
     return find_problem(request.param)
-
-
-@pytest.fixture
-def operator(problem: Problem) -> Operator:
-    """The package's operator, loaded."""
-    found: Operator = importlib.import_module(f"{problem.name}.model_new").OPERATOR
-    found.load()
-    return found
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -90,14 +89,6 @@ def package(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def problem(package: str) -> Problem:
     return find_problem(package)
-
-
-@pytest.fixture
-def operator(package: str) -> Operator:
-    """The package's operator, loaded."""
-    found: Operator = importlib.import_module(f"{package}.model_new").OPERATOR
-    found.load()
-    return found
 
 
 @pytest.fixture
