@@ -25,6 +25,7 @@ __all__ = [
     "largest_error",
     "output_error",
     "timed_bounds",
+    "unravel",
 ]
 
 # Elements compared at a time: a difference in float64 of a large output would not fit beside it.
@@ -69,7 +70,7 @@ def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> 
 
     if first is None:
         return Comparison(True, "", max_abs, max_rel, 0, total)
-    index = _unravel(first, tuple(expected.shape))
+    index = unravel(first, tuple(expected.shape))
     a_value, b_value = got_flat[first].item(), expected_flat[first].item()
     reason = (
         f"{mismatched} of {total} elements differ by more than "
@@ -118,7 +119,8 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of the element that is number ``flat``."""
     index = []
     for size in reversed(shape):
         flat, position = divmod(flat, size)
@@ -250,14 +252,14 @@ def output_error(
         total=total,
         atol=atol,
         rtol=bounds.rtol,
-        first_bad=None if first is None else _unravel(first, index_shape),
+        first_bad=None if first is None else unravel(first, index_shape),
         got=None if first is None else float(got[first].item()),
         expected=None if first is None else float(expected[first].item()),
         oracle_error=None if graded is None else graded.error,
         reference_error=None if graded is None else graded.own_error,
         allowed_error=None if graded is None else graded.allowed,
         own_error_units=None if graded is None else _units(graded.error, graded.own_error),
-        bound_at=None if element is None else _unravel(element, index_shape),
+        bound_at=None if element is None else unravel(element, index_shape),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["changed_bytes", "equal", "leaves_of", "rule_broken", "structure_difference"]
+__all__ = ["changed_bytes", "equal", "identical", "leaves_of", "rule_broken", "structure_difference"]
 
 
 def structure_difference(got: Any, expected: Any, devices: Mapping[str, str], device: str) -> str:
@@ -83,3 +83,17 @@ def equal(one: Any, other: Any) -> bool:
         a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
         for (_, a), (_, b) in zip(ours, theirs, strict=True)
     )
+
+
+def identical(one: Any, other: Any) -> bool:
+    """Whether two values have the same structure and the same bits."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        ours, theirs = (each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+        return torch.equal(ours, theirs)
+    if isinstance(one, (list, tuple)) and type(one) is type(other):
+        return len(one) == len(other) and all(map(identical, one, other))
+    if isinstance(one, dict) and type(one) is type(other):
+        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
+    return False

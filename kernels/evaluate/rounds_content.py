@@ -14,7 +14,7 @@ import torch
 
 from kernels.evaluate.correctness import bounds_of, output_error, timed_bounds
 from kernels.evaluate.evaluation import OutputError, TrialResult
-from kernels.evaluate.outputs import changed_bytes, rule_broken, structure_difference
+from kernels.evaluate.outputs import changed_bytes, identical, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.sides import CandidateFailed
 from kernels.evaluate.trials import Drawn, Trials
@@ -44,11 +44,13 @@ class Content:
         self._seeds: list[int] = []
         self._drawn: list[Mapping[str, Any]] = []
         self._known: list[Any] = []
+        # By number of the set: an output that was right, and its figures.
+        self._right: dict[int, tuple[Any, list[tuple[str, OutputError]]]] = {}
 
     def draw(self, count: int) -> None:
         """Fresh content for ``count`` sets, in the reference's worker; :meth:`forward` hands it on."""
         trials = self.trials
-        self._known = []
+        self._known, self._right = [], {}
         trials.discard_inputs()
         seeds = [trials.fresh_seed() for _ in range(count)]
         # The one for each call of a sample follows from it.
@@ -123,27 +125,38 @@ class Content:
 
     def _compare(self, outputs: Any, count: int) -> tuple[str, tuple[OutputError, ...]]:
         """The worst output of the round, and why it is wrong if it is."""
-        trials = self.trials
-        in_float64 = self._in_float64
         expected = self.expected(count)
         if not isinstance(outputs, list) or len(outputs) != count:
             raise Malformed(f"outputs of {count} calls are missing")
         worst: dict[str, OutputError] = {}
         for number, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
-            plain = _cast(theirs, trials.dtypes) if in_float64 else theirs
-            wrong = structure_difference(ours, plain, {}, trials.options.device)
-            if wrong:
-                return f"call {number + 1}: {wrong}", ()
-            errors = self._errors(ours, plain, theirs if in_float64 else None)
-            if in_float64 and self._movable and any(judged(error) for _, error in errors):
-                errors = self._errors(ours, plain, theirs, number)
+            reason, errors = self._judge(number, ours, theirs)
+            if reason:
+                return f"call {number + 1}: {reason}", tuple(error for _, error in errors)
             for path, error in errors:
                 if path not in worst or _badness(error) > _badness(worst[path]):
                     worst[path] = error
-                reason = judged(error)
-                if reason:
-                    return f"call {number + 1}: {reason}", (error,)
         return "", tuple(worst.values())
+
+    def _judge(self, number: int, ours: Any, theirs: Any) -> tuple[str, list[tuple[str, OutputError]]]:
+        """Why the output on set ``number`` is wrong, with the figure that says so; else all its figures."""
+        before = self._right.get(number)
+        # Most calls on the same content return the same bits: those have been judged.
+        if before is not None and identical(ours, before[0]):
+            return "", before[1]
+        trials, in_float64 = self.trials, self._in_float64
+        plain = _cast(theirs, trials.dtypes) if in_float64 else theirs
+        wrong = structure_difference(ours, plain, {}, trials.options.device)
+        if wrong:
+            return wrong, []
+        errors = self._errors(ours, plain, theirs if in_float64 else None)
+        if in_float64 and self._movable and any(judged(error) for _, error in errors):
+            errors = self._errors(ours, plain, theirs, number)
+        for path, error in errors:
+            if judged(error):
+                return judged(error), [(path, error)]
+        self._right[number] = ours, errors
+        return "", errors
 
     @property
     def _movable(self) -> bool:

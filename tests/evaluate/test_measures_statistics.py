@@ -196,6 +196,18 @@ def test_a_difference_below_one_percent_is_none_however_sure() -> None:
     assert faster.verdict == "faster" and faster.speedup == pytest.approx(1.02)
 
 
+def test_a_short_call_needs_a_tenth_of_a_microsecond() -> None:
+    noise = [1 + 0.0002 * (i % 5 - 2) for i in range(33)]
+    cases = ((5.3, 0.06, False), (5.3, 0.2, True), (50.0, 0.3, False), (50.0, 0.8, True))
+    for us, gap_us, differs in cases:
+        ours, theirs = [us * x for x in noise], [(us + gap_us) * x for x in noise]
+        verdicts = [
+            compare(_row("candidate", one), _row("other", other)).verdict
+            for one, other in ((ours, theirs), (theirs, ours))
+        ]
+        assert verdicts == (["faster", "slower"] if differs else ["same", "same"])
+
+
 def test_a_ratio_that_could_be_anything_is_not_called_the_same() -> None:
     ours = [100 + 0.01 * math.sin(3.0 * i) for i in range(30)]
     theirs = [x * (2.0 if i < 15 else 0.4) for i, x in enumerate(ours)]

@@ -53,6 +53,25 @@ def test_a_cold_graph_holds_one_call_and_follows_a_flush() -> None:
     assert samples[-1] == pytest.approx(2 * 5.0 + 1.5, abs=0.01)
 
 
+def test_outputs_of_graphs_that_share_a_pool_are_copied_before_the_next_replay() -> None:
+    gpu = SimulatedGpu()
+    copies: list[tuple[str, int]] = []
+
+    def copied(output: str) -> str:
+        copies.append((output, gpu.log.count("replay of 1")))
+        return f"copy of {output}"
+
+    calls = [lambda name=name: (gpu.launch(5.0), name)[1] for name in ("a", "b", "c")]
+    timer = Timer(calls, tools=cast(CudaTools, gpu), copied=copied)
+    timer.graph(6, cache="cold")
+    assert timer.outputs == ["copy of a", "copy of b", "copy of c"]
+    replays = [number for _, number in copies]
+    assert replays == sorted(set(replays)), "each right after its own replay"
+    copies.clear()
+    timer.graph(6)  # one graph for all: what it returns stays until it is replayed
+    assert timer.outputs == ["a", "b", "c"] and not copies
+
+
 def test_a_long_call_needs_no_graph_of_many() -> None:
     gpu = SimulatedGpu()
     samples, calls, _ = _timer(gpu, us=30_000.0).graph(5)

@@ -20,6 +20,7 @@ struct HopperConsumer {
   static constexpr int COLUMNS = TILE::PADDED % 128 != 0 || (PROMOTE && TILE::PADDED > 128) ? 64 : 128;
   static constexpr int COLUMN_BLOCKS = TILE::PADDED / COLUMNS;
   static constexpr int K_STEPS = BLOCK_N / 16;
+  static constexpr bool HAS_OTHER_SUM = TILE::STEPS_IN_SUM < TILE::SCORE_STEPS;
   // One part of P leaves an error of up to 2^-12 of each weight. Errors of many weights partly cancel: of 16-bit
   // inputs the second part is left out where the squares of a row's weights sum to less than 1 / 32, and what
   // is left is 2e-5 of the values, a fifth of the tolerance, in the mean.
@@ -33,6 +34,7 @@ struct HopperConsumer {
 
   float o[COLUMN_BLOCKS][COLUMNS / 2];
   float s[BLOCK_N / 2];
+  float other_s[HAS_OTHER_SUM ? BLOCK_N / 2 : 1];
   int32_t integer_s[IS_INT8<T> ? BLOCK_N / 2 : 1];  // S as it comes of int8
   uint32_t p[P_PARTS][K_STEPS][4];
   // PROMOTE: the maximum of S times Q's scale. Else what is added to an exponent: P_EXPONENT less the maximum.
@@ -54,22 +56,23 @@ struct HopperConsumer {
     q_address = __shfl_sync(0xffffffffu, q_address, 0);  // known to be uniform: descriptors need uniform registers
     k_address = __shfl_sync(0xffffffffu, k_address, 0);
     const ptx::Operand q(q_address, 0), k(k_address, 0);
-    constexpr int STEPS = (HEAD_DIM * TILE::SCORE_BYTES + 31) / 32;
 #pragma unroll
     for (int pass = 0; pass < 2 * PARTS - 1; ++pass) {
       const int q_part = PARTS == 2 && pass == 0, k_part = pass == 1;
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step) {
+      for (int step = 0; step < TILE::SCORE_STEPS; ++step) {
         const int inner = step % 4 * 32;
         const uint64_t a = q.at(q_part * Smem::Q_PART_BYTES + step / 4 * Smem::Q_SLAB_BYTES + inner);
         const uint64_t b = k.at(k_part * TILE::K_PART_BYTES + step / 4 * TILE::SLAB_BYTES + inner);
         const auto multiply = [&](auto adds) {
-          if constexpr (TILE::IS_DIRECT && IS_BFLOAT16<T>)
+          if constexpr (HAS_OTHER_SUM)
+            ptx::wgmma_shared<decltype(adds)::VALUE>(step < TILE::STEPS_IN_SUM ? target : other_s, a, b);
+          else if constexpr (TILE::IS_DIRECT && IS_BFLOAT16<T>)
             ptx::wgmma_shared_bfloat16<decltype(adds)::VALUE>(target, a, b);
           else
             ptx::wgmma_shared<decltype(adds)::VALUE>(target, a, b);
         };
-        if (pass == 0 && step == 0)
+        if (pass == 0 && (step == 0 || step == TILE::STEPS_IN_SUM))
           multiply(Constant<false>());
         else
           multiply(Constant<true>());
@@ -84,10 +87,15 @@ struct HopperConsumer {
       ptx::hold(integer_s);
     else
       ptx::hold(s);
+    if constexpr (HAS_OTHER_SUM) ptx::hold(other_s);
   }
-  // S in float, exactly: the sum of 256 products of int8 has 23 bits.
+  // S in float; int8's exactly: the sum of 256 products of it has 23 bits.
   __device__ __forceinline__ void take_scores() {
     hold_scores();
+    if constexpr (HAS_OTHER_SUM) {
+#pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += other_s[i];
+    }
     if constexpr (IS_INT8<T>) {
 #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = static_cast<float>(integer_s[i]);

@@ -98,7 +98,7 @@ struct HopperKernel {
     a.heads_in_section = static_cast<int>(fit < 1 ? 1 : fit < heads ? fit : heads);
     a.jobs = a.heads * a.row_tiles;
     a.jobs_in_section = a.heads_in_section * a.row_tiles;
-    a.exponent_scale = exponent_scale(p.softmax_scale, 0.0f);
+    a.exponent_scale = exponent_scale(p.softmax_scale * (1 + TILE::CUT_OFF), 0.0f);
     a.tiles = tiles;
     a.scales = scales;
     a.next_job = next_job;

@@ -50,7 +50,7 @@ _PREPARE_SECONDS = 0.5
 # The clocks count as settled when two stretches of this length differ by less than this share.
 _STRETCH_US = 20_000.0
 _SETTLED = 0.005
-_LONGEST_WARM_UP_US = 2_000_000.0
+_LONGEST_WARM_UP_US = 500_000.0
 # Before every batch: the neighbours' turn left their own code in the caches, and idling lowers clocks.
 _BATCH_WARM_UP_US = 3_000.0
 
@@ -82,15 +82,22 @@ class Timer:
     up; graphs are recorded once, and read the tensors the callables read: new content is
     written in place. :attr:`outputs` are what the last sample returned, one per set
     (None for a set that was not called), for checking; they are overwritten by the next.
+    ``copied`` makes a copy of an output that a later sample would overwrite.
     """
 
     def __init__(
-        self, call_sets: Sequence[Call], device_index: int = 0, *, tools: CudaTools | None = None
+        self,
+        call_sets: Sequence[Call],
+        device_index: int = 0,
+        *,
+        tools: CudaTools | None = None,
+        copied: Callable[[Any], Any] | None = None,
     ) -> None:
         if not call_sets:
             raise ValueError("a Timer needs at least one call")
         self._calls = tuple(call_sets)
         self._tools = tools if tools is not None else CudaTools(device_index)
+        self._copied = copied if copied is not None else _as_it_is
         self._pair = (self._tools.event(), self._tools.event())
         self._pool: Any = None
         self._singles: tuple[_Recorded, ...] = ()
@@ -238,7 +245,8 @@ class Timer:
         tools.wait()
         for index, output in enumerate(one.outputs):
             if output is not None:
-                self.outputs[index] = output
+                # Another graph of the same pool may keep its intermediate results where this one's output is.
+                self.outputs[index] = output if len(recorded) == 1 else self._copied(output)
         return tools.elapsed_us(start, end)
 
     # -- graphs ---------------------------------------------------------------------------
@@ -322,7 +330,7 @@ class Timer:
     # -- warming up -----------------------------------------------------------------------
 
     def _warm_up(self, mode: str, sample: Callable[[], float]) -> None:
-        """Run until the clocks have settled: two stretches of 20 ms whose medians agree, for 2 s at most."""
+        """Run until the clocks have settled: two stretches of 20 ms with one median, for 0.5 s at most."""
         if mode in self._settled:
             return
         spent, before = 0.0, math.inf
@@ -337,6 +345,10 @@ class Timer:
                 break
             before = now
         self._settled.add(mode)
+
+
+def _as_it_is(output: Any) -> Any:
+    return output
 
 
 def _check_cache(cache: str) -> None:

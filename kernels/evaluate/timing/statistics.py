@@ -18,10 +18,21 @@ from statistics import median
 
 from kernels.evaluate.evaluation import TimingRow, Verdict
 
-__all__ = ["ALIKE", "PRACTICAL", "compare", "effective_size", "median_interval", "outliers", "summarise"]
+__all__ = [
+    "ALIKE",
+    "PRACTICAL",
+    "PRACTICAL_US",
+    "compare",
+    "effective_size",
+    "median_interval",
+    "outliers",
+    "summarise",
+]
 
-# Two calls that differ by less are the same: another address of a buffer can do as much.
+# Two calls that differ by less than both are the same: another address of a buffer can do as much.
+# One kernel of 5 us on buffers of its own, for instance, took 0.06 us more on others, every time.
 PRACTICAL = 0.01
+PRACTICAL_US = 0.1
 # An interval that reaches further does not say that they are the same.
 ALIKE = 0.1
 # A shorter series does not show how much its neighbours resemble each other.
@@ -105,8 +116,8 @@ def compare(candidate: TimingRow, other: TimingRow) -> Verdict:
     Sample ``i`` of one is divided by sample ``i`` of the other: take them in turns.
     ``speedup`` is the median of these ratios, bounded by the 95 % interval of
     :func:`median_interval`. "faster" and "slower" need the whole interval beyond
-    1 % (:data:`PRACTICAL`), "same" needs it within 10 % (:data:`ALIKE`); everything else
-    is "unclear". Fewer than 20 pairs say too little
+    1 % (:data:`PRACTICAL`) and beyond 0.1 us of the shorter median (:data:`PRACTICAL_US`), "same" needs it
+    within 10 % (:data:`ALIKE`) or that; everything else is "unclear". Fewer than 20 pairs say too little
     of how they depend on each other: their interval is the range of the ratios, widened
     by a tenth on both sides when there are fewer than 6. Noise that stays the same for
     longer than the whole series cannot be told from a difference by any test.
@@ -127,7 +138,9 @@ def compare(candidate: TimingRow, other: TimingRow) -> Verdict:
         low, high = min(ratios) - margin, max(ratios) + margin
     else:
         low, high = median_interval(ratios)
-    threshold, alike = math.log1p(PRACTICAL), math.log1p(ALIKE)
+    shorter_us = min(median(row.samples_us) for row in (candidate, other))
+    threshold = math.log1p(max(PRACTICAL, PRACTICAL_US / shorter_us))
+    alike = max(threshold, math.log1p(ALIKE))
     if low > threshold:
         verdict = "faster"
     elif high < -threshold:

@@ -316,8 +316,11 @@ class Candidate:
         from kernels.evaluate.workers.cuda import make_timer
 
         if len(values) not in self._timers:
-            self._timers[len(values)] = make_timer(self._model, values, self._tools)
+            self._timers[len(values)] = make_timer(self._model, values, self._tools, self._copied)
         return self._timers[len(values)]
+
+    def _copied(self, output: Any) -> Any:
+        return _mapped(output, self._clone)
 
     def _stage(self, set: int, folder: Path, written: Mapping[str, Any]) -> list[torch.Tensor]:
         _, storages = place(*map_value(folder, written), self._device)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from kernels.evaluate.timing.cuda import CaptureFailed, Timer
+from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.timing.turns import cuda_tools
 
 __all__ = ["make_timer", "timed"]
 
 
-def make_timer(model: Callable[..., Any], values: list[Any], tools: Any = None) -> Timer:
-    """A timer of ``model`` over a ring of input sets, without autograd; ``tools`` None is this process's."""
+def make_timer(
+    model: Callable[..., Any],
+    values: list[Any],
+    tools: Any = None,
+    copied: Callable[[Any], Any] | None = None,
+) -> Timer:
+    """A timer of ``model`` over a ring of input sets; ``tools`` None is this process's.
 
-    def bound(inputs: Any) -> Callable[[], object]:
-        def call() -> object:
-            with torch.no_grad():
-                return model(*inputs)
-
-        return call
-
+    ``copied`` makes the copies of its outputs. Ask it where autograd is off.
+    """
     tools = cuda_tools(torch.cuda.current_device()) if tools is None else tools
-    return Timer([bound(inputs) for inputs in values], tools=tools)
+    return Timer([functools.partial(model, *inputs) for inputs in values], tools=tools, copied=copied)
 
 
 def timed(
@@ -33,7 +35,10 @@ def timed(
     """One batch as a reply, and the outputs of its last calls; ``failed`` says why there is none."""
     take = timer.eager if mode == "eager" else timer.graph
     try:
-        taken, calls, note = take(samples, cache=cache, seconds=seconds)
+        # Once for all calls, or it would be in the time of each; and a collection of all that torch is made
+        # of, before each of the many batches, would take longer than they do.
+        with torch.no_grad(), no_collector(collect=False):
+            taken, calls, note = take(samples, cache=cache, seconds=seconds)
     except CaptureFailed as error:
         return {"failed": str(error)}, []
     outputs = [output for output in timer.outputs if output is not None]

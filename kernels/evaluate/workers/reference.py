@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kernels.evaluate.correctness import unravel
 from kernels.evaluate.precision import Settings, apart, kept, now
 from kernels.evaluate.result import as_json
 from kernels.evaluate.timing.host import no_collector
@@ -368,8 +369,7 @@ def _exchange_extremes(tensor: torch.Tensor) -> bool:
     low, high = int(flat.argmin()), int(flat.argmax())
     if low == high or 0 in tensor.stride():
         return False
-    indices = [torch.unravel_index(torch.tensor(flat_index), tensor.shape) for flat_index in (low, high)]
-    where = [tuple(int(i) for i in index) for index in indices]
+    where = [unravel(number, tuple(tensor.shape)) for number in (low, high)]
     with torch.no_grad():
         tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
     return True
