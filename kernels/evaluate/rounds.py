@@ -96,6 +96,7 @@ class Rounds:
         self._batches_taken: list[ClockBatch] = []
         self._lost: set[str] = set()
         self._round_trip = 0.0
+        self._loaded = True  # whether the candidate's worker holds any content
         self.content = Content(self.trials, self.default)
 
     def run(self) -> TimingSection:
@@ -117,6 +118,9 @@ class Rounds:
 
     def _between(self, number: int, routes: Sequence[str]) -> None:
         """What else is timed in a round."""
+
+    def _place(self, number: int) -> None:
+        """Choose where the tensors of a round lie, before anything of it is loaded."""
 
     def asked(self, route: str) -> tuple[Callable[..., dict[str, Any]], Worker]:
         """Who times a baseline."""
@@ -269,6 +273,7 @@ class Rounds:
         start = time.monotonic()
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
+            self._place(number)
             self._draw(sets)
             if self.default.facts["mutates"]:
                 # Before the baselines are timed on it: they change it.
@@ -295,6 +300,7 @@ class Rounds:
 
     def _candidate_round(self, number: int) -> None:
         self._take(self.fresh)
+        self._loaded = True
         self._check_outputs(number, self._calls[self.fresh], seeded=True)
         if number < _REPEATED_ROUNDS:
             self._take(REPEATED)
@@ -383,7 +389,7 @@ class Rounds:
         A short call does that on whatever content is there.
         """
         known = self._samples.get(name)
-        if known and known[-1] < _WAKING_CALL_US:
+        if known and known[-1] < _WAKING_CALL_US and self._loaded:
             ask(*stage, "time", **route, sets=1, passes=1)
         else:
             ask(*stage, "ping")

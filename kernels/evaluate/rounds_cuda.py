@@ -10,7 +10,7 @@ longer a request with more of them takes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -18,14 +18,14 @@ from typing import Any
 import torch
 
 from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection
-from kernels.evaluate.rounds import REFERENCE, Rounds
+from kernels.evaluate.rounds import COMPILED, REFERENCE, Rounds
 from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, REPEATED, graph_clock_finding
 from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
 from kernels.evaluate.timing.clocks import Sampler
 from kernels.evaluate.timing.statistics import summarise
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.account import accounted
-from kernels.evaluate.workers.isolation import WorkerFailed
+from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
 __all__ = ["CudaRounds"]
 
@@ -37,6 +37,8 @@ _SLOW_SECONDS = 0.05
 _SLOPE_SAMPLES = (5, 45)
 # How often they must disagree: the slope is one difference of two times.
 _SLOPES = 5
+# And how often, while they do, a wait on the GPU must take what it should: others' work there delays both.
+_PACED = 3
 
 
 @dataclass
@@ -78,6 +80,18 @@ class CudaRounds(Rounds):
             if name not in self._lost and worker.outside_s > _SLOW_SECONDS:
                 self._slow.add(name)
 
+    def _place(self, number: int) -> None:
+        # The time of a call of microseconds, whose tensors stay in L2, depends on where they are: by up to a
+        # twentieth, and the same as long as they stay there. No place may be in all samples.
+        if not number:
+            return
+        self.trials.ask_candidate("time", "move", place=number)
+        self._loaded = False
+        self.trials.ask_reference("move", place=number)
+        if COMPILED not in self._lost and self.trials.compiled is not None:
+            with self._may_lose(COMPILED):
+                self.trials.ask_compiled("move", place=number)
+
     def _between(self, number: int, routes: Sequence[str]) -> None:
         names = [CANDIDATE, *routes] if number % 2 else [*routes, CANDIDATE]
         for mode, cache in _MODES:
@@ -93,6 +107,7 @@ class CudaRounds(Rounds):
             return  # it failed once, and the note says why
         if name == CANDIDATE:
             self.content.load()
+            self._loaded = True
         samples = 1 if name in self._slow else _SAMPLES
         reply = self._ask(name, mode, cache, samples)
         if "failed" in reply:
@@ -173,20 +188,34 @@ class CudaRounds(Rounds):
         )
         if row is None or row.median_us is None:
             return
-        finding, candidate = None, self.trials.candidate
+        words = {"mode": "graph", "cache": "warm", "sets": self._calls[self.fresh], "budget": 60.0}
+        trials, finding, late, paced = self.trials, None, None, 0
         for _ in range(_SLOPES):
-            outside = []
-            for samples in _SLOPE_SAMPLES:
-                words = {"mode": "graph", "cache": "warm", "sets": self._calls[self.fresh]}
-                with accounted(candidate.pid) as account:
-                    self.trials.ask_candidate("time", "cuda_time", **words, samples=samples, budget=60.0)
-                outside.append(max(0.0, candidate.outside_s - (account.waited or 0.0)))
-            slope_us = (outside[1] - outside[0]) / (_SLOPE_SAMPLES[1] - _SLOPE_SAMPLES[0]) * 1e6
+            slope_us, _ = self._slope(
+                trials.candidate, lambda n: trials.ask_candidate("time", "cuda_time", samples=n, **words)
+            )
             finding = graph_clock_finding(row, slope_us)
             if finding is None:
                 return
-        if finding is not None:
-            self.findings.append(finding)
+            wait_us, reply = self._slope(trials.reference, lambda n: trials.ask_reference("pace", samples=n))
+            wait = TimingRow("a wait", "graph", "warm", calls_per_sample=1, median_us=float(reply["us"]))
+            waited = graph_clock_finding(wait, wait_us)
+            late, paced = waited or late, paced + (waited is None)
+        if finding is None:
+            return
+        if paced < _PACED and late is not None:
+            message = f"{finding.message}; others use this GPU, where in another process {late.message}"
+            finding = replace(finding, severity="note", message=message)
+        self.findings.append(finding)
+
+    def _slope(self, worker: Worker, ask: Callable[[int], Any]) -> tuple[float, Any]:
+        """What one more sample costs by the judge's clock, microseconds, and the last reply."""
+        outside, reply = [], None
+        for samples in _SLOPE_SAMPLES:
+            with accounted(worker.pid) as account:
+                reply = ask(samples)
+            outside.append(max(0.0, worker.outside_s - (account.waited or 0.0)))
+        return (outside[1] - outside[0]) / (_SLOPE_SAMPLES[1] - _SLOPE_SAMPLES[0]) * 1e6, reply
 
 
 def _this_gpu() -> int | str:

@@ -207,6 +207,6 @@ def graph_clock_finding(row: TimingRow, outside_us: float) -> Finding | None:
         "graph-clock",
         "violation",
         "clock",
-        f"a replay takes {inside:.3g} us by its own clock, {outside_us:.3g} us by the judge's",
+        f"{row.name}: a replay takes {inside:.3g} us by its own clock, {outside_us:.3g} us by the judge's",
         evidence={"inside_us": inside, "outside_us": outside_us, "allowance_us": allowance},
     )

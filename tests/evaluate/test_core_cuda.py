@@ -105,13 +105,17 @@ def test_a_compiled_reference_that_fails_under_the_timer(kind: str, monkeypatch:
         assert rounds._left([REFERENCE, COMPILED]) == [REFERENCE]
 
 
-@pytest.mark.parametrize(("lies", "asked"), [(1, 4), (9, 10)])
+@pytest.mark.parametrize(
+    ("lies", "is_shared", "asked", "severities"),
+    [(1, False, 4, []), (9, False, 10, ["violation"]), (9, True, 10, ["note"])],
+)
 def test_replays_must_disagree_again_and_again(
-    lies: int, asked: int, monkeypatch: pytest.MonkeyPatch
+    lies: int, is_shared: bool, asked: int, severities: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slope is the difference of two times: a busy machine can spoil it."""
+    """A slope is the difference of two times: a busy machine can spoil one, others on the GPU all of them."""
     trials = _Trials()
     trials.candidate = SimpleNamespace(pid=os.getpid(), outside_s=0.0)  # type: ignore[attr-defined]
+    trials.reference = SimpleNamespace(pid=os.getpid(), outside_s=0.0)
     took: list[float] = []
 
     def ask(stage: str, do: str, /, **words: Any) -> dict[str, Any]:
@@ -120,12 +124,33 @@ def test_replays_must_disagree_again_and_again(
         trials.candidate.outside_s = took[-1]  # type: ignore[attr-defined]
         return {}
 
+    def wait(do: str, /, samples: int) -> dict[str, Any]:
+        assert do == "pace"
+        trials.reference.outside_s = samples * (6e-3 if is_shared else 1.05e-3)
+        return {"us": 1010.0}
+
     monkeypatch.setattr(trials, "ask_candidate", ask)
+    trials.ask_reference = wait
     rounds = _rounds(trials)
     replay = rounds_cuda.TimingRow(CANDIDATE, "graph", "warm", (10.0,), 10, 10.0)
     rounds._check_graph_clock(replace(SECTION, rows=(replay,)))
     assert len(took) == asked
-    assert [one.rule for one in rounds.findings] == (["graph-clock"] if lies > 1 else [])
+    assert [(one.rule, one.severity) for one in rounds.findings] == [("graph-clock", s) for s in severities]
+    assert all(("others use this GPU" in one.message) == is_shared for one in rounds.findings)
+
+
+def test_every_round_lies_elsewhere() -> None:
+    asked: list[tuple[str, int]] = []
+    trials = _Trials()
+    trials.ask_candidate = lambda stage, do, **words: asked.append((do, words["place"])) or {}  # type: ignore
+    trials.ask_reference = lambda do, **words: asked.append((do, words["place"])) or {}
+    rounds = _rounds(trials)
+    rounds._place(0)
+    assert rounds._loaded and not asked
+    for number in (1, 2):
+        rounds._place(number)
+    assert asked == [("move", 1)] * 2 + [("move", 2)] * 2
+    assert not rounds._loaded
 
 
 class _Sampler:

@@ -80,8 +80,8 @@ class Timer:
     content; each returns its outputs. ``tools`` are those made before the candidate
     was imported; without them new ones are bound now. The first use of each mode warms
     up; graphs are recorded once, and read the tensors the callables read: new content is
-    written in place. :attr:`outputs` are what the last sample returned, one per set
-    (None for a set that was not called), for checking; they are overwritten by the next.
+    written in place, and :meth:`rebind` is for other tensors. :attr:`outputs` are what the last
+    samples returned, one per set, for checking; they are overwritten by the next.
     ``copied`` makes a copy of an output that a later sample would overwrite.
     """
 
@@ -118,16 +118,19 @@ class Timer:
         Stops after ``seconds`` once there are 5. Raises whatever the call raises.
         """
         _check_cache(cache)
+        self._forget_outputs()
         with no_collector():
             self._warm_up("eager", lambda: self._eager_us(1))
             if cache == "cold":
                 taken = self._sample(lambda: self._eager_us(1, flush=True), samples, seconds)
+                self._complete(lambda: self._eager_us(1))
                 note = (
                     f"one call on an idle GPU; a wait for nothing takes {self._empty_wait_us():.1f} us of it"
                 )
                 return taken, 1, note
             count = calls if calls is not None else self._eager_calls()
             taken = self._sample(lambda: self._eager_us(count), samples, seconds)
+            self._complete(lambda: self._eager_us(1))
         return tuple(each / count for each in taken), count, ""
 
     def graph(self, samples: int = 100, *, cache: str = "warm", seconds: float = 2.0) -> Sampled:
@@ -136,6 +139,7 @@ class Timer:
         Raises :class:`CaptureFailed` with the reason.
         """
         _check_cache(cache)
+        self._forget_outputs()
         with no_collector():
             self._record_singles()
             if cache == "cold":
@@ -145,9 +149,24 @@ class Timer:
                 recorded = self._many
             calls = recorded[0].calls
             self._warm_up("graph", lambda: self._replay_us(recorded))
+            self._forget_outputs()
             taken = self._sample(lambda: self._replay_us(recorded, cache == "cold"), samples, seconds)
+            self._complete(lambda: self._replay_us(recorded))
         note = f"an empty pair of events reads {self._empty_pair_us:.2f} us; not subtracted"
         return tuple(each / calls for each in taken), calls, note
+
+    def rebind(self, call_sets: Sequence[Call]) -> None:
+        """Time the same work over other tensors, as many sets as before. Graphs are recorded anew."""
+        if len(call_sets) != len(self._calls):
+            raise ValueError(f"{len(call_sets)} sets; this Timer was made for {len(self._calls)}")
+        self.unbind()
+        self._calls = tuple(call_sets)
+
+    def unbind(self) -> None:
+        """Let go of all tensors; :meth:`rebind` comes before the next use."""
+        self._calls = (_unbound,) * len(self._calls)
+        self._pool, self._singles, self._many, self._turn = None, (), (), 0
+        self._forget_outputs()
 
     def kernels_seen(self) -> int:
         """Kernels, copies and fills that one call puts on the GPU.
@@ -195,6 +214,17 @@ class Timer:
         while len(taken) < samples and (len(taken) < _LEAST_SAMPLES or (clock() - begun) / 1e9 < seconds):
             taken.append(sample())
         return tuple(taken)
+
+    def _forget_outputs(self) -> None:
+        """What earlier samples returned has other content, or lies where other graphs write."""
+        self.outputs = [None] * len(self._calls)
+
+    def _complete(self, sample: Callable[[], float]) -> None:
+        """Call the sets that no sample has called, for their outputs."""
+        for _ in self._calls:
+            if all(output is not None for output in self.outputs):
+                return
+            sample()
 
     def _run(self, count: int) -> None:
         ring, outputs, turn = self._calls, self.outputs, self._turn
@@ -345,6 +375,10 @@ class Timer:
                 break
             before = now
         self._settled.add(mode)
+
+
+def _unbound() -> None:
+    raise RuntimeError("a Timer that was unbound must be bound again before it is used")
 
 
 def _as_it_is(output: Any) -> Any:

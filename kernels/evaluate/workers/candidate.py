@@ -65,6 +65,7 @@ def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
         "memory": candidate.memory,
         "launches": candidate.launches,
         "cuda_time": candidate.cuda_time,
+        "move": candidate.move,
         "kernels_seen": candidate.kernels_seen,
         "save": candidate.save,
         "libraries": candidate.libraries,
@@ -99,7 +100,7 @@ class Candidate:
         self._outputs: list[Any] = []
         self._returned: list[Any] = []
         self._timed: list[int] = []
-        self._timers: dict[Any, Any] = {}
+        self._timers: Any = None
         self._tools: Any = None
         if device == "cuda" and timed:
             from kernels.evaluate.timing.cuda_tools import CudaTools
@@ -126,7 +127,7 @@ class Candidate:
         """Make ``ModelNew(*init)`` on the device, with the reference's parameters where they fit."""
         arguments, _ = map_value(Path(folder), init)
         values, _ = map_value(Path(folder), state)
-        self._model, self._outputs, self._earlier, self._timers = None, [], [], {}
+        self._model, self._outputs, self._earlier, self._timers = None, [], [], None
         self._sets.drop(0)
         self._seed(seed)
         model = self._type(*arguments)
@@ -312,12 +313,20 @@ class Candidate:
         except Unavailable as error:  # no fault of the candidate
             return {"kernels_seen": None, "unavailable": str(error)}
 
-    def _timer(self, values: list[Any]) -> Any:
-        from kernels.evaluate.workers.cuda import make_timer
+    def move(self, place: int) -> dict[str, Any]:
+        """Have the sets that are loaded next, and what is made of them, lie in other memory."""
+        self._sets.drop(0)
+        self._outputs, self._returned, self._earlier, self._timed = [], [], [], []
+        if self._timers is not None:
+            self._timers.move(place)
+        return {}
 
-        if len(values) not in self._timers:
-            self._timers[len(values)] = make_timer(self._model, values, self._tools, self._copied)
-        return self._timers[len(values)]
+    def _timer(self, values: list[Any]) -> Any:
+        if self._timers is None:
+            from kernels.evaluate.workers.cuda import Timers
+
+            self._timers = Timers(self._tools, self._copied)
+        return self._timers.of(len(values), self._model, values)
 
     def _copied(self, output: Any) -> Any:
         return _mapped(output, self._clone)

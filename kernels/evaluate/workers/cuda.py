@@ -1,32 +1,59 @@
-"""The CUDA timer inside a worker: made over the worker's sets, asked in batches."""
+"""The CUDA timers inside a worker: made over the worker's sets, asked in batches."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
 from kernels.evaluate.timing.cuda import CaptureFailed, Timer
+from kernels.evaluate.timing.cuda_tools import CudaTools
 from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.timing.turns import cuda_tools
 
-__all__ = ["make_timer", "timed"]
+__all__ = ["Timers", "pace", "timed"]
+
+# How long a wait on the GPU is.
+_PACE_US = 1_000.0
 
 
-def make_timer(
-    model: Callable[..., Any],
-    values: list[Any],
-    tools: Any = None,
-    copied: Callable[[Any], Any] | None = None,
-) -> Timer:
-    """A timer of ``model`` over a ring of input sets; ``tools`` None is this process's.
+class Timers:
+    """The timers of a worker, each over a ring of input sets. Ask them where autograd is off.
 
-    ``copied`` makes the copies of its outputs. Ask it where autograd is off.
+    ``tools`` None is this process's; ``copied`` makes the copies of outputs that a timer needs.
     """
-    tools = cuda_tools(torch.cuda.current_device()) if tools is None else tools
-    return Timer([functools.partial(model, *inputs) for inputs in values], tools=tools, copied=copied)
+
+    def __init__(self, tools: CudaTools | None = None, copied: Callable[[Any], Any] | None = None) -> None:
+        self._tools, self._copied = tools, copied
+        self._timers: dict[Hashable, Timer] = {}
+        self._unbound: set[Hashable] = set()
+        self._padding: torch.Tensor | None = None
+
+    def of(self, key: Hashable, model: Callable[..., Any], values: Sequence[Any]) -> Timer:
+        """The timer known by ``key``, of ``model`` over ``values``: the same ones until :meth:`move`."""
+        calls = [functools.partial(model, *inputs) for inputs in values]
+        if key not in self._timers:
+            tools = cuda_tools(torch.cuda.current_device()) if self._tools is None else self._tools
+            self._timers[key] = Timer(calls, tools=tools, copied=self._copied)
+        elif key in self._unbound:
+            self._timers[key].rebind(calls)
+        self._unbound.discard(key)
+        return self._timers[key]
+
+    def move(self, place: int) -> None:
+        """Give all memory back, so that tensors that are made now lie elsewhere; nobody else may hold any."""
+        for timer in self._timers.values():
+            timer.unbind()
+        self._unbound = set(self._timers)
+        self._padding = None
+        torch.cuda.empty_cache()
+        # Another size for each of the first places: what is allocated next begins somewhere else.
+        size = (1 + place * 13 % 31) * (2 << 20)
+        free, _ = torch.cuda.mem_get_info()
+        if 16 * size < free:
+            self._padding = torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
 def timed(
@@ -45,3 +72,16 @@ def timed(
     complete = len(outputs) == len(timer.outputs)
     reply = {"samples_us": list(taken), "calls": calls, "note": note, "complete": complete}
     return reply, outputs if complete else []
+
+
+def pace(samples: int) -> float:
+    """Microseconds by the GPU's events that one of ``samples`` waits of a millisecond on it takes."""
+    tools = cuda_tools(torch.cuda.current_device())
+    start, end, taken = tools.event(), tools.event(), []
+    for _ in range(samples):
+        tools.record(start)
+        tools.delay(_PACE_US)
+        tools.record(end)
+        tools.wait()
+        taken.append(tools.elapsed_us(start, end))
+    return sorted(taken)[samples // 2]

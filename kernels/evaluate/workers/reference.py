@@ -50,6 +50,8 @@ def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
         "baselines": reference.baselines,
         "time": reference.time,
         "cuda_time": reference.cuda_time,
+        "move": reference.move,
+        "pace": reference.pace,
         "count": reference.count,
     }
 
@@ -70,7 +72,7 @@ class Reference:
         self._synchronise = synchroniser(device)
         self._routes: dict[str, Callable[..., Any]] = {}
         self._settings: dict[str, Settings] = {}
-        self._timers: dict[Any, Any] = {}
+        self._timers: Any = None
 
     def open(self, path: str, package: str, draws: bool) -> dict[str, Any]:
         """Load the reference file, or the problem package."""
@@ -264,16 +266,29 @@ class Reference:
         self, route: str, mode: str, cache: str, sets: int, samples: int, budget: float
     ) -> dict[str, Any]:
         """Samples of the CUDA timer of one route over the first ``sets`` sets."""
-        from kernels.evaluate.workers.cuda import make_timer, timed
+        from kernels.evaluate.workers.cuda import Timers, timed
 
+        if self._timers is None:
+            self._timers = Timers()
         values = [self._sets[number] for number in range(sets)]
-        key = (route, len(values))
         # A timer reads the tensors it was made for; new content is written into them.
         with self._at_its_precision(route):
-            if key not in self._timers:
-                self._timers[key] = make_timer(self._routes[route], values)
-            reply, _ = timed(self._timers[key], mode, cache, samples, budget)
+            timer = self._timers.of((route, len(values)), self._routes[route], values)
+            reply, _ = timed(timer, mode, cache, samples, budget)
         return reply
+
+    def move(self, place: int) -> dict[str, Any]:
+        """Have the sets that are loaded next, and what is made of them, lie in other memory."""
+        self._sets.drop(0)
+        if self._timers is not None:
+            self._timers.move(place)
+        return {}
+
+    def pace(self, samples: int) -> dict[str, Any]:
+        """What one of ``samples`` waits of a millisecond on the GPU takes, microseconds by its events."""
+        from kernels.evaluate.workers.cuda import pace
+
+        return {"us": pace(samples)}
 
     def count(self) -> dict[str, Any]:
         """Operations and least bytes of the default inputs, and who counted them."""

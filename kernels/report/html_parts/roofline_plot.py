@@ -35,10 +35,11 @@ def roofline_plot(name: str, roofline: Mapping[str, Any]) -> Drawing | None:
         *_ceilings(rates, slope, across, upwards),
         *_point(intensity, rate, roof, roofline, across, upwards),
     ]
+    known = ", ".join(f"{key} {words.rate(value)} TFLOP/s" for key, value in rates.items())
     said = (
         f"The case does {words.units(intensity)} floating-point operations for each byte and reaches "
-        f"{rate:.3g} TFLOP/s, {words.share(roofline['share'])} of its {roofline['limit']} limit. Ceilings: "
-        f"{bandwidth:.4g} GB/s; " + ", ".join(f"{key} {value:.3g} TFLOP/s" for key, value in rates.items())
+        f"{words.rate(rate)} TFLOP/s, {words.share(roofline['share'])} of its {roofline['limit']} limit. "
+        f"Ceilings: {words.rate(bandwidth)} GB/s; {known}"
     )
     return Drawing(name, "Roofline", f"{said}.", _BOTTOM + 44, parts)
 
@@ -85,10 +86,14 @@ def _ceilings(rates: Mapping[str, float], slope: float, across: Scale, upwards: 
         # Labels of ceilings that are close together are moved apart, upwards.
         baseline = height + 4 if lowest < 0 else min(height + 4, lowest - 14)
         lowest = baseline
-        yield label(across.end + 8, baseline, f"{key}  {value:.3g}", "strong")
+        yield label(across.end + 8, baseline, f"{key}  {words.rate(value)}", "strong")
     half = (first * min(ridge, across.high)) ** 0.5
     yield label(
-        across.place(half) - 10, upwards.place(half * slope) - 10, f"{1000 * slope:.4g} GB/s", "strong", "end"
+        across.place(half) - 10,
+        upwards.place(half * slope) - 10,
+        f"{words.rate(1000 * slope)} GB/s",
+        "strong",
+        "end",
     )
 
 
@@ -102,7 +107,7 @@ def _point(
     yield element(
         "circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6.5", class_="point bad" if impossible else "point"
     )
-    yield label(x + 13, y + 0, f"{rate:.3g} TFLOP/s", "mine")
+    yield label(x + 13, y + 0, f"{words.rate(rate)} TFLOP/s", "mine")
     yield label(
         x + 13,
         y + 15,

@@ -58,15 +58,15 @@ code, pre, .mono { font-family: var(--mono); font-size: 0.8125rem; overflow-wrap
 .banner p:not(.soft) { color: var(--ink); }
 .banner p { margin: 0.15rem 0 0; overflow-wrap: anywhere; max-width: none; }
 
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(14.5rem, 1fr)); gap: 0.75rem;
-  margin: 0; }
-.tile { background: var(--sheet); border-radius: 0.6rem; padding: 0.7rem 0.95rem 0.8rem; min-width: 0; }
+.tiles { display: flex; flex-wrap: wrap; gap: 0.75rem; margin: 0; }
+.tile { background: var(--sheet); border-radius: 0.6rem; padding: 0.7rem 0.95rem 0.8rem; min-width: 0;
+  flex: 1 1 13rem; box-sizing: border-box; }
 .tile dt { color: var(--soft); font-size: 0.8125rem; }
 .tile dd { margin: 0; overflow-wrap: anywhere; }
 .tile .value { font-size: 1.05rem; font-weight: 600; line-height: 1.4; font-variant-numeric: tabular-nums; }
 .tile .detail { color: var(--soft); font-size: 0.8125rem; line-height: 1.45;
   font-variant-numeric: tabular-nums; }
-.tile.speeds { grid-column: 2 / -1; }
+.tile.speeds { flex: 3 1 30rem; }
 .speed { display: grid; grid-template-columns: 5.2rem minmax(0, 1fr) auto; gap: 0 0.9rem; padding: 0.2rem 0;
   align-items: baseline; font-variant-numeric: tabular-nums; }
 .speed + .speed { border-top: 1px solid var(--line); }
@@ -151,7 +151,6 @@ dl.facts dt { color: var(--soft); } dl.facts dd { margin: 0; overflow-wrap: anyw
   .k { color: #d8a2ff; } .s { color: #86d9a8; } .c { color: #95a2b1; } .n { color: #f2b27c; }
   .f { color: #8fbcff; } .p { color: #e3c887; }
 }
-@media (max-width: 50rem) { .tile.speeds { grid-column: 1 / -1; } }
 @media (max-width: 40rem) {
   .page { padding: 1.25rem 1rem 3rem; }
   .speed { grid-template-columns: 4.2rem minmax(0, 1fr); }
