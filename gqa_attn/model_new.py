@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, compiler, is_grad_enabled, nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn.modules.module import (
@@ -106,19 +106,11 @@ class ModelNew(nn.Module):
                 or not OPERATOR.loaded
                 or is_dynamo_compiling()
             ):
-                # Straight to the kernel, or None: what torch must see goes through the operator.
-                asks = OPERATOR.asks
-                fast = asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32"
+                # Straight to the kernel, or None: what torch must see goes the long way.
+                fast = OPERATOR.asks and OPERATOR.fp32_precision("cuda", "matmul") == "tf32"
                 out = (OPERATOR.fast_direct if fast else OPERATOR.direct)(q, k, v)
                 if out is not None:
                     return out
-                if not (
-                    compiler._is_compiling_flag  # what is_compiling() returns, at a sixth of its price
-                    or (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-                ):
-                    out = (OPERATOR.fast_forward_now if fast else OPERATOR.forward_now)(q, k, v)
-                    if OPERATOR.asks is asks:  # else this call was the first to meet a fast form, unasked
-                        return out
         except (RuntimeError, TypeError, AttributeError) as error:
             failure = error
         else:

@@ -67,10 +67,8 @@ class Operator:
     ``has_fast_form(capability, dtype, head_dim)`` says for which CUDA requests there is
     such a kernel; for all others the twins run the same one.
 
-    ``asks`` is whether a caller must ask: False while no request with a fast form was
-    met and no graph was traced, so that calls which have none need not pay for the question.
-    The call that is the first of these finds it True afterwards; it may have called the
-    wrong one, and has to be made again.
+    ``asks`` is whether a caller of the next two must ask: False while no request with a fast form
+    was met and no graph was traced, so that calls which have none need not pay for the question.
 
     ``direct`` and ``fast_direct`` are ``<name>_forward`` and its twin without torch's dispatcher,
     which costs as much as all the rest: for plain tensors and kernels that were called before, while
@@ -309,7 +307,7 @@ class Operator:
         try:
             numbers = _REQUEST.unpack(ctypes.string_at(request, _REQUEST.size))
             library = self._library(*numbers)
-            if not numbers[5] and self._fast_form_of(*numbers[:4]):
+            if self._fast_form_of(*numbers[:4]):
                 self._must_ask()  # before the entry is there to be found
             filled = _ENTRY.pack(_address(library.kernel_launch), _address(library.kernel_error_string), b"")
             asked = (_DEVICES[numbers[0]], _DTYPES[numbers[2]], *numbers[3:5])

@@ -447,14 +447,13 @@ def test_the_resolver_asks_for_the_fast_form_where_there_is_one(
     assert asked[4:] == [("exact", ("variant exact",))]
 
 
-def test_meeting_a_fast_form_unasked_makes_callers_ask(
-    operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fast", [False, True])
+def test_meeting_a_request_with_a_fast_form_makes_callers_ask(
+    operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
     monkeypatch.setattr(operator_module, "_operators", [operator])
     again = make_operator(tiny_problem.problem())  # as after a reload: it shares what the binding knows
-    assert resolve(operator, 1, fast=True)[0] == 0
-    assert not operator.asks and not again.asks, "who asked needs no telling"
-    assert resolve(operator, 1)[0] == 0
+    assert resolve(operator, 1, fast=fast)[0] == 0
     assert operator.asks and again.asks
     late = make_operator(tiny_problem.problem())
     late.load()
