@@ -35,7 +35,8 @@
 //                   (after the last exponentials -> q_empty_bar)
 //
 // Numerics
-//   The low-order products are issued first: the tensor cores cut off bits at each step. P V starts
+//   The low-order products are issued first: the tensor cores cut off bits at each step. What they cut off of S at fp32
+//   is made up for in the softmax scale (TILE::CUT_OFF), and S is two sums beyond HEAD_DIM 128. P V starts
 //   from zero for each tile and is added to O in fp32, for the same reason (16-bit outputs and FAST: O
 //   stays in the tensor cores). The maximum is subtracted before the scale is multiplied in; where O stays in the
 //   tensor cores an exponent is one multiply-add, S times a factor plus the row's shift, which was rounded, but is the
