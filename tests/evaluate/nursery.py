@@ -2,10 +2,10 @@
 
 Importing torch costs a worker several seconds of one core, and the proof starts hundreds.
 A nursery is one process that imports what workers import and then forks one for each
-request; it never loads a candidate itself. :meth:`Nursery.start` takes the arguments of
-``subprocess.Popen`` that the judge uses and returns what the judge uses of a ``Popen``.
-A forked worker has what a started one has: a session of its own, its own environment,
-output and socket, and no way to another's memory.
+request; it never loads a candidate itself, and touches no GPU, so that they may.
+:meth:`Nursery.start` takes the arguments of ``subprocess.Popen`` that the judge uses and
+returns what the judge uses of a ``Popen``. A forked worker has what a started one has: a
+session of its own, its own environment, output and socket, and no way to another's memory.
 """
 
 from __future__ import annotations

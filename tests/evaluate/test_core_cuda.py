@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from simulated_gpu import SimulatedGpu
 
 from kernels.evaluate import judge, rounds_cuda
 from kernels.evaluate.evaluation import ClockRecord, TimingSection
@@ -22,6 +23,7 @@ from kernels.evaluate.rules import CANDIDATE, FRESH
 from kernels.evaluate.sides import ReferenceFailed
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.candidate import Candidate
+from kernels.evaluate.workers.cuda import Timers, timed
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
 SECTION = TimingSection(inputs=(), rows=(), verdicts=(), fresh_us=(), fresh_ratio=None, notes=())
@@ -151,6 +153,30 @@ def test_every_round_lies_elsewhere() -> None:
         rounds._place(number)
     assert asked == [("move", 1)] * 2 + [("move", 2)] * 2
     assert not rounds._loaded
+
+
+def test_timers_follow_the_sets_to_their_new_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, sizes = SimulatedGpu(), list[int]()
+    empty = torch.empty
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: sizes.append(0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 36, 1 << 37))
+    monkeypatch.setattr(torch, "empty", lambda size, **words: sizes.append(size) or empty(0))
+
+    def model(x: str) -> str:
+        gpu.launch(5.0)
+        return f"output of {x}"
+
+    timers = Timers(cast(Any, gpu))
+    timer = timers.of("candidate", model, [["a"], ["b"]])
+    for cache in ("warm", "cold"):
+        assert timed(timer, "graph", cache, 3, 1.0)[1] == ["output of a", "output of b"]
+    assert timers.of("candidate", model, [["never"], ["asked"]]) is timer
+    for place in range(1, 12):
+        timers.move(place)
+    assert timer.outputs == [None, None] and sizes[::2] == [0] * 11
+    assert len(set(sizes[1::2])) == 11
+    assert timers.of("candidate", model, [["c"], ["d"]]) is timer
+    assert timed(timer, "graph", "cold", 3, 1.0)[1] == ["output of c", "output of d"]
 
 
 class _Sampler:

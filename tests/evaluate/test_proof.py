@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,9 @@ from nursery import Nursery  # noqa: E402
 
 ROOT = HERE.parent.parent
 PACKAGES = ("gqa_attn", "fp8_attn")
-# Two at a time with one thread each: more threads than cores wait for each other for milliseconds.
+# Few at a time with one thread each: more threads than cores wait for each other for milliseconds.
 AT_ONCE = 2
+CUDA_AT_ONCE = max(AT_ONCE, min(8, len(os.sched_getaffinity(0)) // 2))
 THREADS = 1
 # More than any honest call here needs with two judges at work; what hangs costs this much.
 LIMIT_SECONDS = 8.0
@@ -50,6 +51,8 @@ SECONDS_PER_ROW = 0.02
 TRIALS = 5
 # The same draws in every run; no number that a candidate tries first.
 SEED = 1_390_514_227
+# What a file may say of its candidate. One that DISTURBS takes all of the GPU from the others.
+FACTS = ("REFERENCE", "DEVICES", "CAUGHT_BY", "SLOW", "KILLS", "DISTURBS")
 WITHOUT_LINT = ("timing",)
 PARTS = ("timing", "lint")
 # torch's own float32 attention on CUDA is further from float64 than the packages allow.
@@ -70,6 +73,7 @@ class Candidate:
     devices: tuple[str, ...] = ("cpu", "cuda")
     slow: bool = False
     kills: bool = False
+    disturbs: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def _constants(text: str) -> dict[str, Any]:
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            if name in ("REFERENCE", "DEVICES", "CAUGHT_BY", "SLOW", "KILLS", "REJECTED", "ACCEPTED"):
+            if name in (*FACTS, "REJECTED", "ACCEPTED"):
                 found[name] = ast.literal_eval(node.value)
     return found
 
@@ -115,6 +119,7 @@ def _read(kind: str, path: Path) -> Candidate:
         said.get("DEVICES", ("cpu", "cuda")),
         said.get("SLOW", False),
         said.get("KILLS", False),
+        said.get("DISTURBS", False),
     )
 
 
@@ -170,21 +175,27 @@ def judged(
     folder = tmp_path_factory.mktemp("candidates")
     with contextlib.ExitStack() as stack:
         patched = stack.enter_context(pytest.MonkeyPatch.context())
-        if not torch.cuda.is_available():
-            # A forked process may use no GPU that its parent has touched.
-            nursery = Nursery()
-            stack.callback(nursery.close)
-            patched.setattr(isolation, "subprocess", nursery.as_subprocess())
-        pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-        found = {}
+        nursery = Nursery()
+        stack.callback(nursery.close)
+        patched.setattr(isolation, "subprocess", nursery.as_subprocess())
+        at_once = CUDA_AT_ONCE if torch.cuda.is_available() else AT_ONCE
+        pool, last = (stack.enter_context(ThreadPoolExecutor(count)) for count in (at_once, 1))
+        found, alone = {}, []
         for item in request.session.items:
             parameters = getattr(getattr(item, "callspec", None), "params", {})
             candidate, device = parameters.get("candidate"), parameters.get("device")
             if isinstance(candidate, Candidate) and device and not item.get_closest_marker("skip"):
                 key = (candidate.kind, candidate.name, device)
-                found[key] = pool.submit(_judge, candidate, device, folder)
+                if device == "cuda" and (candidate.disturbs or _shows_in_time_alone(candidate)):
+                    alone.append((key, candidate))
+                else:
+                    found[key] = pool.submit(_judge, candidate, device, folder)
+        others = list(found.values())
+        for key, candidate in alone:
+            found[key] = last.submit(_judge_after, others, candidate, key[2], folder)
         yield found
         pool.shutdown(cancel_futures=True)
+        last.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")
@@ -223,9 +234,19 @@ def _judge(candidate: Candidate, device: str, folder: Path) -> Seen:
     has no second chance.
     """
     seen = _judge_once(candidate, device, folder)
-    if seen.status == "PASS" and candidate.caught_by and set(candidate.caught_by) <= set(TIMED):
+    if seen.status == "PASS" and _shows_in_time_alone(candidate):
         seen = _judge_once(candidate, device, folder)
     return seen
+
+
+def _judge_after(others: list[Future[Seen]], candidate: Candidate, device: str, folder: Path) -> Seen:
+    """As :func:`_judge`, once nobody else is at work."""
+    wait(others)
+    return _judge(candidate, device, folder)
+
+
+def _shows_in_time_alone(candidate: Candidate) -> bool:
+    return bool(candidate.caught_by) and set(candidate.caught_by) <= set(TIMED)
 
 
 def _judge_once(candidate: Candidate, device: str, folder: Path) -> Seen:

@@ -9,6 +9,7 @@ from torch import nn
 REFERENCE = "level1/softmax"
 DEVICES = ("cuda",)
 CAUGHT_BY = ("call",)
+DISTURBS = True
 
 
 class ModelNew(nn.Module):
