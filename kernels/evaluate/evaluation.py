@@ -261,14 +261,15 @@ class Memory:
     """Bytes a call needs beyond its inputs and outputs.
 
     ``allocator_bytes`` came from torch's allocator, ``direct_bytes`` from the device
-    behind its back (``cudaMalloc``) and, on the CPU, is the growth of resident memory.
+    behind its back (``cudaMalloc``; None where others took memory of it meanwhile) and, on the CPU,
+    is the growth of resident memory.
     """
 
     input_bytes: int
     output_bytes: int
     extra_bytes: int
     allocator_bytes: int
-    direct_bytes: int
+    direct_bytes: int | None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 
+from kernels.evaluate.measures import memory
 from kernels.evaluate.measures.memory import extra_bytes, storage_bytes
 
 MIB = 1 << 20
@@ -54,6 +55,23 @@ def test_a_call_without_temporaries_needs_nothing() -> None:
     assert (found.output_bytes, found.input_bytes) == (0, 32 * MIB)
     assert found.allocator_bytes < 1024
     assert found.direct_bytes < GRAIN
+
+
+@pytest.mark.parametrize(
+    ("gains", "direct"),
+    [
+        ([0, 64, 0], 0),  # others, once: what calls take is there each time
+        ([64, 300, 66, 0], 64),
+        ([64, 300, 66, 40], None),  # and no less while no call is made
+    ],
+)
+def test_what_others_take_of_the_gpu_is_not_the_calls(
+    gains: list[int], direct: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [gain * MIB for gain in gains]
+    monkeypatch.setattr(memory, "_gained", lambda body: left.pop(0))
+    assert memory._direct_bytes(lambda: None) == (None if direct is None else direct * MIB)
+    assert not left
 
 
 def test_memory_taken_behind_the_allocator_counts_on_the_cpu() -> None:

@@ -212,6 +212,14 @@ def test_a_counter_that_could_not_be_read_is_nothing() -> None:
     assert "occupancy - %" in text and "nan" not in text
 
 
+def test_memory_that_could_not_be_told_is_nothing() -> None:
+    passed = made.passing_cuda()
+    assert passed.memory is not None
+    unknown = dataclasses.replace(passed.memory, direct_bytes=None)
+    text = page(document(dataclasses.replace(passed, memory=unknown)))
+    assert "None" not in text.partition("Memory of one call")[2].partition("</table>")[0]
+
+
 def test_markup_is_only_what_was_made_as_markup() -> None:
     assert element("p", "<b>", Markup("<i>x</i>"), title=HOSTILE).count("<") == 4
     assert element("meta", charset="utf-8") == '<meta charset="utf-8">'

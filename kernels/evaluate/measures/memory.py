@@ -5,8 +5,9 @@ peak during a call, less what was there before and less the outputs. What is all
 behind its back (``cudaMalloc``, driver pools) shows only as memory of the whole device, in
 the driver's grain of 2 MiB: a process beside this one asks NVML for it all the time, since
 memory that is taken and given back within one call never shows before or after it. What the
-device gained beyond torch's reservations is ``direct_bytes``; so nothing else may run on
-the device meanwhile. Without NVML only what calls do not give back is seen. What a first
+device gained beyond torch's reservations is ``direct_bytes``, the least of three times; where
+it gains as much while no call is made, others use it, and nothing can be said. Without NVML only
+what calls do not give back is seen. What a first
 call takes directly and keeps cannot be told from the code that the driver loads then,
 and does not count.
 
@@ -114,29 +115,35 @@ def _on_cuda(call: Call, inputs: object) -> Memory:
     return Memory(
         input_bytes=storage_bytes(inputs),
         output_bytes=output_bytes,
-        extra_bytes=min(counts) + direct,
+        extra_bytes=min(counts) + (direct or 0),
         allocator_bytes=min(counts),
         direct_bytes=direct,
     )
 
 
-def _direct_bytes(call: Call) -> int:
-    """What the device gains during calls beyond what torch's allocator reserves."""
+def _direct_bytes(call: Call) -> int | None:
+    """What calls take of the device beyond what torch's allocator reserves; None where others hide it."""
+    least = min(_gained(lambda: _repeat(call)) for _ in range(_REPEATS))
+    if least < _DRIVER_GRAIN:
+        return 0
+    return least if _gained(lambda: time.sleep(_WATCH_SECONDS)) < _DRIVER_GRAIN else None
+
+
+def _gained(body: Callable[[], None]) -> int:
+    """What the device gains while ``body`` runs, beyond what torch's allocator reserves."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     reserved = torch.cuda.memory_reserved()
     free_before = torch.cuda.mem_get_info()[0]
     try:
         with _watched() as watched:
-            _repeat(call)
+            body()
         lowest, highest = watched
         gained = highest - lowest
     except Unavailable:
-        _repeat(call)
+        body()
         gained = free_before - torch.cuda.mem_get_info()[0]
-    grown = torch.cuda.max_memory_reserved() - reserved
-    direct = gained - grown
-    return direct if direct >= _DRIVER_GRAIN else 0
+    return gained - (torch.cuda.max_memory_reserved() - reserved)
 
 
 def _repeat(call: Call) -> None:

@@ -93,8 +93,14 @@ class Measures:
         return findings
 
     def _memory(self, trials: Trials, skipped: dict[str, str]) -> None:
-        reply = trials.ask_candidate("memory", "memory", set=0)
-        self._found["memory"] = Memory(**{name: int(value) for name, value in reply["memory"].items()})
+        found = dict(trials.ask_candidate("memory", "memory", set=0)["memory"])
+        direct = found.pop("direct_bytes")
+        if direct is None:
+            skipped["memory taken directly"] = "others took or gave back memory of this GPU meanwhile"
+        self._found["memory"] = Memory(
+            direct_bytes=None if direct is None else int(direct),
+            **{name: int(value) for name, value in found.items()},
+        )
 
     def _launches(self, trials: Trials, skipped: dict[str, str]) -> None:
         if trials.options.device != "cuda":

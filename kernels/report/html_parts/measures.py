@@ -22,7 +22,7 @@ def memory(document: Document) -> Markup | None:
         return None
     names = ("input_bytes", "output_bytes", "extra_bytes", "allocator_bytes", "direct_bytes")
     headers = ("", "inputs", "outputs", "beyond both", "of it through torch", "of it direct")
-    exact = ("bytes", *(f"{found[name]:,}" for name in names))
+    exact = ("bytes", *(words.NOTHING if found[name] is None else f"{found[name]:,}" for name in names))
     rounded = ("rounded", *(words.size(found[name]) for name in names))
     return table(headers, [rounded, exact], "Memory of one call")
 
