@@ -34,7 +34,7 @@ struct HopperConsumer {
 
   float o[COLUMN_BLOCKS][COLUMNS / 2];
   float s[BLOCK_N / 2];
-  float other_s[HAS_OTHER_SUM ? BLOCK_N / 2 : 1];
+  float other_s[HAS_OTHER_SUM ? BLOCK_N / 2 : 1];  // S of the other steps, until take_scores() has added it
   int32_t integer_s[IS_INT8<T> ? BLOCK_N / 2 : 1];  // S as it comes of int8
   uint32_t p[P_PARTS][K_STEPS][4];
   // PROMOTE: the maximum of S times Q's scale. Else what is added to an exponent: P_EXPONENT less the maximum.
