@@ -209,7 +209,7 @@ class _Allocations:
 
 def _allocations(call: Call, inputs: object) -> _Allocations:
     """What torch's CPU allocator gave out during a call, by the profiler's records."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         outputs = call()
     peak = held = 0
     for change in _memory_changes(profiler):
