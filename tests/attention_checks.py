@@ -97,7 +97,7 @@ def cuda_kernels(call: Callable[[], Any]) -> list[str]:
     """Names of everything ``call`` runs on the GPU: kernels, copies and fills."""
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         call()
         torch.cuda.synchronize()
     return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
