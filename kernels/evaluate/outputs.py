@@ -86,14 +86,15 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def identical(one: Any, other: Any) -> bool:
-    """Whether two values have the same structure and the same bits."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        ours, theirs = (each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
-        return torch.equal(ours, theirs)
-    if isinstance(one, (list, tuple)) and type(one) is type(other):
-        return len(one) == len(other) and all(map(identical, one, other))
-    if isinstance(one, dict) and type(one) is type(other):
-        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
-    return False
+    """Whether two values have the same leaves, bit for bit: NaN is equal to itself, and 0.0 not to -0.0."""
+    ours, theirs = leaves_of(one), leaves_of(other)
+    if [path for path, _ in ours] != [path for path, _ in theirs]:
+        return False
+    return all(
+        a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+        for (_, a), (_, b) in zip(ours, theirs, strict=True)
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

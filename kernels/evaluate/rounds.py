@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from kernels.evaluate.evaluation import BUSY, ClockBatch, Finding, TimingRow, TimingSection, TrialResult
+from kernels.evaluate.rounds_checks import background_finding, held_finding
 from kernels.evaluate.rounds_content import Content, sets_for
 from kernels.evaluate.rules import (
     CANDIDATE,
@@ -48,12 +49,6 @@ REFERENCE, COMPILED = "reference", "torch.compile of the reference"
 _COMPILE_SECONDS = 90.0
 _SAMPLE_SECONDS = 1e-3
 _CLOCK_SECONDS = 20e-3
-_SETTLE_SECONDS = 0.25
-_IDLE_SECONDS = 0.2
-_IDLE_SHARE = 0.25
-# A compiler's pool may still be starting: it is quiet in the end, and stays so for this many stretches.
-_QUIET_STRETCHES = 3
-_QUIET_WITHIN_SECONDS = 20.0
 _WAKING_CALL_US = 5e3
 _LEAST_ROUNDS = 11
 _MOST_ROUNDS = 101
@@ -104,8 +99,9 @@ class Rounds:
         routes = self._routes()
         self._draw(sets_for(self.default))
         self._plan(routes)
-        self._check_idle()
-        self._check_held()
+        for finding in (background_finding(self.trials), held_finding(self.trials, self.default)):
+            if finding is not None:
+                self.findings.append(finding)
         self._plan_clock()
         sets = max(self._calls[name] for name in self._left((self.fresh, *routes)) if name in self._calls)
         self._run_rounds(routes, sets)
@@ -213,41 +209,6 @@ class Rounds:
             # With one call a sample, a candidate would never see new content right after another call.
             least = min(2, most) if name == self.fresh else 1
             self._calls[name] = max(least, min(most, round(_SAMPLE_SECONDS / each)))
-
-    def _check_idle(self) -> None:
-        """Rule "background": it works while nothing is asked of it, and so outside every timed call."""
-        self.trials.ask_candidate("time", "ping")
-        # Threads of a library may wait for more work by spinning, for a while.
-        time.sleep(_SETTLE_SECONDS)
-        most, quiet, begun = self._idle_share(), 0, time.monotonic()
-        while most > _IDLE_SHARE and quiet < _QUIET_STRETCHES:
-            if time.monotonic() - begun > _QUIET_WITHIN_SECONDS:
-                message = (
-                    f"used up to {most:.2f} processors with nothing to do, "
-                    f"and was not quiet for {_QUIET_WITHIN_SECONDS:g} s"
-                )
-                evidence = {"processors": most, "waited_s": _QUIET_WITHIN_SECONDS}
-                finding = Finding("background", "violation", "background", message, evidence=evidence)
-                self.findings.append(finding)
-                return
-            used = self._idle_share()
-            most, quiet = max(most, used), quiet + 1 if used <= _IDLE_SHARE else 0
-
-    def _idle_share(self) -> float:
-        """How many processors the candidate uses, for a moment, with nothing asked of it."""
-        before = self.trials.candidate.cpu_seconds()
-        time.sleep(_IDLE_SECONDS)
-        return (self.trials.candidate.cpu_seconds() - before) / _IDLE_SECONDS
-
-    def _check_held(self) -> None:
-        """Rule "alias" over many calls: no output is in the memory of one that is still held."""
-        if self.default.facts["returns_inputs"]:
-            return
-        shared = self.trials.ask_candidate("time", "hold").get("shared")
-        if shared is not None:
-            which = str(shared)[:20]
-            message = f"call {which} of a row returned memory of an earlier output that was still held"
-            self.findings.append(Finding("alias", "violation", "alias", message))
 
     def _plan_clock(self) -> None:
         """Passes over one sample's content that take so long that a round trip does not matter."""

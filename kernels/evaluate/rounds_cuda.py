@@ -2,9 +2,9 @@
 
 Content nobody has seen is timed in one pass by the host's clock (row "candidate, new
 content"), before the CUDA timer warms up on it. The timer's own rows follow; after
-every batch the outputs it left are fetched and compared. What the timer says is held against
-the judge's clock too: eager times to the long batches of the clock check, replays to how much
-longer a request with more of them takes.
+every batch the outputs it left are fetched and compared. In every round all tensors lie
+elsewhere. What the timer says is held against the judge's clock too: eager times to the long
+batches of the clock check, replays to how much longer a request with more of them takes.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ struct HopperTile {
   static constexpr bool IS_EXACT = sizeof(T) <= 2 && !IS_BFLOAT16<T>;
   static constexpr int SCORE_BYTES = IS_INT8<T> ? 1 : 2;  // of an element of q and k as the tensor cores read it
   static constexpr int SCORE_STEPS = (HEAD_DIM * SCORE_BYTES + 31) / 32;  // products in a row for one S
-  // S is summed in two where the tensor cores would cut off the most and there are the registers: its first half of
-  // the steps, and the rest.
+  // S is summed in two where the tensor cores would cut off the most and there are the registers: its first 8
+  // steps, and the rest.
   static constexpr int STEPS_IN_SUM = PARTS == 2 && SCORE_STEPS > 8 ? 8 : SCORE_STEPS;
   // What the tensor cores cut off brings |S| nearer to zero, by this share in the mean: simulated with normal q and k,
   // the same within a tenth of it at every head_dim that was tried. Integers of fp8_attn lose nothing.

@@ -123,10 +123,12 @@ def _on_cuda(call: Call, inputs: object) -> Memory:
 
 def _direct_bytes(call: Call) -> int | None:
     """What calls take of the device beyond what torch's allocator reserves; None where others hide it."""
-    least = min(_gained(lambda: _repeat(call)) for _ in range(_REPEATS))
-    if least < _DRIVER_GRAIN:
-        return 0
-    return least if _gained(lambda: time.sleep(_WATCH_SECONDS)) < _DRIVER_GRAIN else None
+    found = []
+    for _ in range(_REPEATS):
+        found.append(_gained(lambda: _repeat(call)))
+        if found[-1] < _DRIVER_GRAIN:
+            return 0
+    return min(found) if _gained(lambda: time.sleep(_WATCH_SECONDS)) < _DRIVER_GRAIN else None
 
 
 def _gained(body: Callable[[], None]) -> int:

@@ -29,8 +29,7 @@ __all__ = [
     "summarise",
 ]
 
-# Two calls that differ by less than both are the same: another address of a buffer can do as much.
-# One kernel of 5 us on buffers of its own, for instance, took 0.06 us more on others, every time.
+# Two calls that differ by less than the larger of these are the same.
 PRACTICAL = 0.01
 PRACTICAL_US = 0.1
 # An interval that reaches further does not say that they are the same.

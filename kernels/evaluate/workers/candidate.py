@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from kernels.evaluate.outputs import identical
 from kernels.evaluate.status import Status
 from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.workers.calls import (
@@ -173,7 +174,7 @@ class Candidate:
             output = self._model(*inputs)
             facts = self._facts(output, inputs)
             plain = _plain(facts)
-            snapshot = _mapped(output, self._clone) if plain else None
+            snapshot = self._copied(output) if plain else None
         reply: dict[str, Any] = {"facts": facts}
         # Keeps them alive: an address that is free again would look like sharing.
         self._earlier = [tensor for _, tensor in tensors_of(output) if type(tensor) is torch.Tensor]
@@ -185,7 +186,7 @@ class Candidate:
             reply["outputs"] = write_value(snapshot, Path(folder) / f"{name}.out", values_only=True)
         except TypeError as error:
             raise _BadOutput(f"the output contains {error}") from error
-        if not _same_bytes(snapshot, output):
+        if not identical(snapshot, output):
             reply["settled"] = write_value(output, Path(folder) / f"{name}.settled", values_only=True)
         reply["inputs"] = write_value(self._sets.storages(set), Path(folder) / f"{name}.in", values_only=True)
         return reply
@@ -211,7 +212,7 @@ class Candidate:
         with torch.no_grad(), no_collector(collect=False):
             nanoseconds, outputs = self._sample(self._model, values, passes, seed)
             # Results are taken at once, the latest first: what is still being written is missing in them.
-            taken = [_mapped(output, self._clone) for output in reversed(outputs)]
+            taken = [self._copied(output) for output in reversed(outputs)]
         self._outputs, self._timed = taken[::-1], list(range(sets))
         self._returned = outputs
         return {"ns": nanoseconds}
@@ -298,7 +299,7 @@ class Candidate:
         timer = self._timer(values)
         reply, outputs = timed(timer, mode, cache, samples, budget)
         # What a graph returned lies where its next replay writes: only copies can be compared.
-        self._outputs = self._returned = [_mapped(output, self._clone) for output in outputs]
+        self._outputs = self._returned = [self._copied(output) for output in outputs]
         self._timed = list(range(sets))
         return reply
 
@@ -412,14 +413,3 @@ def _plain(facts: list[dict[str, Any]]) -> bool:
 def _addresses(tensors: Any) -> set[int]:
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.layout is torch.strided]
     return {storage.data_ptr() for storage in storages if storage.nbytes()}
-
-
-def _same_bytes(one: Any, other: Any) -> bool:
-    """Whether two snapshots hold the same, NaN equal to itself."""
-    for (_, a), (_, b) in zip(tensors_of(one), tensors_of(other), strict=True):
-        a, b = a.detach().contiguous().reshape(-1), b.detach().contiguous().reshape(-1)
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if a.numel() and not torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
-            return False
-    return True
