@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from kernels.evaluate.subject import Target
 
 __all__ = ["add_to", "bench_pair", "build_pair", "check_pair"]
+
+_LOG_SECONDS = 2.0
 
 # What each verb measures beside correctness; "check" and "build" nothing at all.
 _PARTS = {
@@ -298,12 +302,27 @@ def _write(path: str, text: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line on standard error that says what is being done, while a terminal shows it."""
+    """Says on standard error what is being done: a line that changes, or a log where that is no terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda words: None
+        yield _lines()
         return
     with console.status("starting") as status:
         yield lambda words: status.update(words)
+
+
+def _lines() -> Callable[[str], None]:
+    """Prints what it is told with the seconds since now, a line in two seconds at most."""
+    begun = time.monotonic()
+    printed = -_LOG_SECONDS
+
+    def line(words: str) -> None:
+        nonlocal printed
+        since = time.monotonic() - begun
+        if since - printed >= _LOG_SECONDS:
+            print(f"[{since:.0f} s] {words}", file=sys.stderr, flush=True)
+            printed = since
+
+    return line

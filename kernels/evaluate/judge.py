@@ -84,7 +84,7 @@ class _Run:
         self.timing: TimingSection | None = None
         self.gradients = ""
         self.trials: Trials | None = None
-        self.measures = Measures()
+        self.measures = Measures(progress)
 
     def everything(self, stack: contextlib.ExitStack) -> None:
         options = self.options
@@ -133,11 +133,11 @@ class _Run:
         if self.options.device == "cuda":
             from kernels.evaluate.rounds_cuda import CudaRounds
 
-            rounds = CudaRounds(trials, trials.default)
+            rounds = CudaRounds(trials, trials.default, progress=self._progress)
         else:
             from kernels.evaluate.rounds import Rounds
 
-            rounds = Rounds(trials, trials.default)
+            rounds = Rounds(trials, trials.default, progress=self._progress)
         try:
             self.timing = rounds.run()
         finally:

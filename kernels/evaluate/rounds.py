@@ -83,6 +83,7 @@ class Rounds:
     notes: list[str] = field(default_factory=list)
     # The row of times on content that nobody has seen: on the CPU that is the candidate's own.
     fresh: str = CANDIDATE
+    progress: Callable[[str], None] = lambda words: None
 
     def __post_init__(self) -> None:
         self._samples: dict[str, list[float]] = {}
@@ -172,6 +173,7 @@ class Rounds:
         if not trials.options.compile:
             trials.skipped[f"baseline {COMPILED}"] = "not asked for (--no-compile)"
             return routes
+        self.progress(f"timing: {COMPILED}")
         try:
             limit = min(_COMPILE_SECONDS, trials.options.time_limit)
             made = trials.ask_compiled("baselines", compiled=True, seconds=limit)
@@ -234,6 +236,7 @@ class Rounds:
         start = time.monotonic()
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
+            self.progress(f"timing: round {number + 1}")
             self._place(number)
             self._draw(sets)
             if self.default.facts["mutates"]:

@@ -10,6 +10,7 @@ batches of the clock check, replays to how much longer a request with more of th
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -34,11 +35,15 @@ _SAMPLES = 3  # of each row in a round
 _BATCH_SECONDS = 0.25
 # A route this slow is timed eagerly and warm alone, one call a sample.
 _SLOW_SECONDS = 0.05
-_SLOPE_SAMPLES = (5, 45)
+# A baseline goes round as many sets as this much of its calls needs: in every round each is recorded anew.
+_RING_SECONDS = 0.01
+# The first wakes who is asked, and is not taken.
+_SLOPE_SAMPLES = (5, 5, 45)
 # How often they must disagree: the slope is one difference of two times.
-_SLOPES = 5
-# And how often, while they do, a wait on the GPU must take what it should: others' work there delays both.
-_PACED = 3
+_SLOPES = 9
+# And how often, while they do, other replays must take what they should: others' work on the GPU delays both.
+# Were both late equally often, however often that is, a finding would come by chance once in 10 000 times.
+_PACED = 8
 
 
 @dataclass
@@ -50,6 +55,7 @@ class CudaRounds(Rounds):
     _calls_of: dict[tuple[str, str, str], int] = field(default_factory=dict)
     _note_of: dict[tuple[str, str, str], str] = field(default_factory=dict)
     _slow: set[str] = field(default_factory=set)
+    _sets_of: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> TimingSection:
         """All rounds, with the clocks recorded from this process."""
@@ -77,7 +83,10 @@ class CudaRounds(Rounds):
             with self._may_lose(name):
                 ask("time", route=name, sets=1, passes=1)
                 ask("time", route=name, sets=1, passes=1)
-            if name not in self._lost and worker.outside_s > _SLOW_SECONDS:
+            if name in self._lost:
+                continue
+            self._sets_of[name] = max(2, math.ceil(_RING_SECONDS / worker.outside_s))
+            if worker.outside_s > _SLOW_SECONDS:
                 self._slow.add(name)
 
     def _place(self, number: int) -> None:
@@ -121,10 +130,11 @@ class CudaRounds(Rounds):
             self._check_outputs(number, self._calls[self.fresh], f", {mode}, {cache} L2")
 
     def _ask(self, name: str, mode: str, cache: str, samples: int) -> dict[str, Any]:
+        sets = self._calls[self.fresh]
         words = {
             "mode": mode,
             "cache": cache,
-            "sets": self._calls[self.fresh],
+            "sets": min(sets, self._sets_of.get(name, sets)),
             "samples": samples,
             "budget": _BATCH_SECONDS,
         }
@@ -197,10 +207,10 @@ class CudaRounds(Rounds):
             finding = graph_clock_finding(row, slope_us)
             if finding is None:
                 return
-            wait_us, reply = self._slope(trials.reference, lambda n: trials.ask_reference("pace", samples=n))
-            wait = TimingRow("a wait", "graph", "warm", calls_per_sample=1, median_us=float(reply["us"]))
-            waited = graph_clock_finding(wait, wait_us)
-            late, paced = waited or late, paced + (waited is None)
+            pace_us, reply = self._slope(trials.reference, lambda n: trials.ask_reference("pace", samples=n))
+            pace = TimingRow("pace", "graph", "warm", calls_per_sample=1, median_us=float(reply["us"]))
+            delayed = graph_clock_finding(pace, pace_us)
+            late, paced = delayed or late, paced + (delayed is None)
         if finding is None:
             return
         if paced < _PACED and late is not None:
@@ -215,7 +225,7 @@ class CudaRounds(Rounds):
             with accounted(worker.pid) as account:
                 reply = ask(samples)
             outside.append(max(0.0, worker.outside_s - (account.waited or 0.0)))
-        return (outside[1] - outside[0]) / (_SLOPE_SAMPLES[1] - _SLOPE_SAMPLES[0]) * 1e6, reply
+        return (outside[2] - outside[1]) / (_SLOPE_SAMPLES[2] - _SLOPE_SAMPLES[1]) * 1e6, reply
 
 
 def _this_gpu() -> int | str:

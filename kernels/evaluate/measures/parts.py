@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,10 @@ _GRADIENT_SHARE = 1e-3
 
 
 class Measures:
-    """Runs the parts and keeps what they found."""
+    """Runs the parts and keeps what they found; ``progress`` is told which."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[str], None] = lambda words: None) -> None:
+        self._progress = progress
         self._found: dict[str, Any] = {}
 
     def into(self, evaluation: Evaluation) -> Evaluation:
@@ -76,6 +77,7 @@ class Measures:
         for part, measure in (("memory", self._memory), ("launches", self._launches)):
             if part not in options.parts:
                 continue
+            self._progress(f"measures: {part}")
             try:
                 measure(trials, skipped)
             except CandidateFailed as error:
@@ -86,10 +88,11 @@ class Measures:
                 skipped[part] = f"the candidate's process answered with something else: {error}"
         findings = []
         if "roofline" in options.parts and timing is not None:
+            self._progress("measures: roofline")
             findings = self._roofline(trials, timing, options, skipped)
         from kernels.evaluate.measures.tools import run_tools
 
-        self._found.update(run_tools(trials, options, skipped))
+        self._found.update(run_tools(trials, options, skipped, self._progress))
         return findings
 
     def _memory(self, trials: Trials, skipped: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from kernels.evaluate.options import Options
@@ -15,7 +16,12 @@ from kernels.evaluate.workers.replay import DESCRIPTION
 __all__ = ["run_tools"]
 
 
-def run_tools(trials: Trials, options: Options, skipped: dict[str, str]) -> dict[str, Any]:
+def run_tools(
+    trials: Trials,
+    options: Options,
+    skipped: dict[str, str],
+    progress: Callable[[str], None] = lambda words: None,
+) -> dict[str, Any]:
     """The fields of an evaluation that outside tools fill in; ``skipped`` says why one is left out."""
     if options.device != "cuda":
         for part in ("counters", "code"):
@@ -26,6 +32,7 @@ def run_tools(trials: Trials, options: Options, skipped: dict[str, str]) -> dict
         return {}
     found: dict[str, Any] = {}
     if "code" in options.parts:
+        progress("measures: machine code")
         _code(trials, skipped, found)
     if "counters" in options.parts or options.sanitizer:
         try:
@@ -41,7 +48,10 @@ def run_tools(trials: Trials, options: Options, skipped: dict[str, str]) -> dict
         trials.reference.pause()
         trials.candidate.pause()
         if "counters" in options.parts:
+            progress("measures: counters")
             _counters(command, options, skipped, found)
+        if options.sanitizer:
+            progress("measures: sanitizer")
         _sanitizer(command, options, skipped, found)
     return found
 

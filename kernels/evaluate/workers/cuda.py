@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -14,9 +15,6 @@ from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.timing.turns import cuda_tools
 
 __all__ = ["Timers", "pace", "timed"]
-
-# How long a wait on the GPU is.
-_PACE_US = 1_000.0
 
 
 class Timers:
@@ -75,13 +73,15 @@ def timed(
 
 
 def pace(samples: int) -> float:
-    """Microseconds by the GPU's events that one of ``samples`` waits of a millisecond on it takes."""
-    tools = cuda_tools(torch.cuda.current_device())
-    start, end, taken = tools.event(), tools.event(), []
-    for _ in range(samples):
-        tools.record(start)
-        tools.delay(_PACE_US)
-        tools.record(end)
-        tools.wait()
-        taken.append(tools.elapsed_us(start, end))
-    return sorted(taken)[samples // 2]
+    """Microseconds by the GPU's events of a replay, the median of ``samples``, of a graph of small kernels.
+
+    The graph is made and replayed as a candidate's is, so others on the GPU delay both alike.
+    """
+    taken, calls, _ = _small_kernels().graph(samples, seconds=60.0)
+    return median(taken) * calls
+
+
+@functools.lru_cache(maxsize=1)
+def _small_kernels() -> Timer:
+    values = torch.zeros(1 << 12, device="cuda")
+    return Timer([lambda: values.mul_(0.5)], tools=cuda_tools(torch.cuda.current_device()))

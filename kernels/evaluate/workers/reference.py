@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.evaluate.correctness import unravel
 from kernels.evaluate.precision import Settings, apart, kept, now
@@ -30,6 +31,8 @@ from kernels.evaluate.workers.exchange import describe, tensors_of, write_value
 __all__ = ["Reference", "handlers"]
 
 _MOST_REDRAWS = 20
+# Of a graph: torch.compile takes 10 to 30 ms for each, so this many are what a minute or two are enough for.
+_MOST_OPERATIONS = 4500
 
 
 def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
@@ -247,8 +250,13 @@ class Reference:
             self._settings[name] = settings
             try:
                 with self._at_its_precision(name), torch.no_grad():
+                    if compiled:
+                        _refuse_long(draw)
                     route(*draw.inputs)
                     self._synchronise()
+            except _TooLong as error:
+                failed[name] = str(error)
+                continue
             except Exception as error:
                 failed[name] = f"{type(error).__name__}: {error}"[:300]
                 continue
@@ -285,7 +293,7 @@ class Reference:
         return {}
 
     def pace(self, samples: int) -> dict[str, Any]:
-        """What one of ``samples`` waits of a millisecond on the GPU takes, microseconds by its events."""
+        """Microseconds of one of ``samples`` replays that nobody is judged by, by the GPU's events."""
         from kernels.evaluate.workers.cuda import pace
 
         return {"us": pace(samples)}
@@ -388,3 +396,25 @@ def _exchange_extremes(tensor: torch.Tensor) -> bool:
     with torch.no_grad():
         tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
     return True
+
+
+class _Operations(TorchDispatchMode):
+    """Counts what is called while it is entered."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def _refuse_long(draw: Draw) -> None:
+    """Raise where torch.compile would take minutes, as for a loop over the rows of a matrix."""
+    with _Operations() as operations:
+        draw.model(*draw.inputs)
+    if operations.count > _MOST_OPERATIONS:
+        raise _TooLong(f"a call makes {operations.count} operations, which take minutes to compile")
+
+
+class _TooLong(RuntimeError):
+    pass

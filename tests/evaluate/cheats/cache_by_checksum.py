@@ -3,24 +3,35 @@
 Timing repeats one input, so what is timed is the look-up. Only new content shows the work.
 """
 
+import math
+
 import torch
 from torch import nn
 
-REFERENCE = "level1/matmul"
+REFERENCE = "level3/attention_block"
 DEVICES = ("cpu", "cuda")
 CAUGHT_BY = ("repeat",)
 RAMP = torch.linspace(1.0, 2.0, 1 << 16)
 
 
 class ModelNew(nn.Module):
-    def __init__(self):
+    def __init__(self, width, num_heads):
         super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
         self.seen = {}
 
-    def forward(self, a, b):
-        ramp = RAMP.to(a)
-        sums = [torch.dot(x.flatten(), ramp[: x.numel()]).item() for x in (a, b)]
-        key = (*sums, a.shape, b.shape, a.dtype)
+    def work(self, x):
+        batch, seqlen, width = x.shape
+        q, k, v = self.qkv(x).view(batch, seqlen, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        logits = q @ k.transpose(-2, -1) / math.sqrt(width // self.num_heads)
+        later = torch.ones(seqlen, seqlen, dtype=torch.bool, device=x.device).triu(1)
+        weights = logits.masked_fill(later, float("-inf")).softmax(dim=-1)
+        return x + self.out((weights @ v).transpose(1, 2).flatten(2)), weights
+
+    def forward(self, x):
+        key = (torch.dot(x.flatten(), RAMP.to(x)[: x.numel()]).item(), x.shape, x.dtype)
         if key not in self.seen:
-            self.seen[key] = torch.matmul(a, b)
-        return self.seen[key].clone()
+            self.seen[key] = self.work(x)
+        return tuple(kept.clone() for kept in self.seen[key])
