@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -236,6 +237,20 @@ def test_a_new_problem_package_is_found_and_checked(tmp_path: Path, built: None)
     done = run("check", "my_attn", "--device", "cpu", "--trials", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "my_attn" in done.stdout and "1 of 1 passed" in done.stdout
+
+
+def test_a_log_says_what_is_done_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A judge may be at work for minutes; a line in two seconds at most."""
+    from kernels.cli import evaluate
+
+    seconds = iter([100.0, 100.0, 101.0, 102.5, 200.0])
+    monkeypatch.setattr(evaluate, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    with evaluate._progress() as progress:
+        for words in ("start", "load the reference", "correctness", "timing"):
+            progress(words)
+    assert capsys.readouterr().err.splitlines() == ["[0 s] start", "[2 s] correctness", "[100 s] timing"]
 
 
 # -- doctor ------------------------------------------------------------------------------------

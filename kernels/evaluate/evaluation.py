@@ -23,6 +23,7 @@ __all__ = [
     "CHECKS",
     "CLOCK",
     "FRESH",
+    "OFTEN",
     "REPEATED",
     "SCHEMA",
     "Ceilings",
@@ -52,11 +53,13 @@ SCHEMA = 1
 # Names of timing rows.
 CANDIDATE = "candidate"
 REPEATED = "candidate, repeated content"
+# On CUDA: the same after all the batches on it.
+OFTEN = "candidate, often repeated content"
 CLOCK = "candidate, clock check"
 # On CUDA: one pass over content nobody has seen, by the host's clock. On the CPU the row of the
 # candidate is that.
 FRESH = "candidate, new content"
-CHECKS = (FRESH, REPEATED, CLOCK)
+CHECKS = (FRESH, REPEATED, OFTEN, CLOCK)
 # How the note begins that says that its processes did not have the machine to themselves.
 BUSY = "the machine was busy"
 

@@ -28,6 +28,7 @@ from kernels.evaluate.rules import (
     CANDIDATE,
     CHECKS,
     CLOCK,
+    OFTEN,
     REPEATED,
     clock_finding,
     ratio_of,
@@ -41,7 +42,7 @@ from kernels.evaluate.trials import Drawn, Trials
 from kernels.evaluate.workers.account import Account, accounted, processors
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
 
-__all__ = ["COMPILED", "REFERENCE", "Rounds"]
+__all__ = ["COMPILED", "REFERENCE", "REPEATED_ROUNDS", "Rounds"]
 
 # Names of routes; the others are a problem package's peers.
 REFERENCE, COMPILED = "reference", "torch.compile of the reference"
@@ -52,7 +53,7 @@ _CLOCK_SECONDS = 20e-3
 _WAKING_CALL_US = 5e3
 _LEAST_ROUNDS = 11
 _MOST_ROUNDS = 101
-_REPEATED_ROUNDS = 21
+REPEATED_ROUNDS = 21
 _CLOCK_BATCHES = 11
 # Where the two clocks disagree: what disturbed the batches may pass.
 _MORE_CLOCK_BATCHES = 22
@@ -223,7 +224,8 @@ class Rounds:
             if free >= _CLOCK_SECONDS:
                 break
             passes = max(passes + 1, min(passes * 10, round(passes * 1.3 * _CLOCK_SECONDS / free)))
-        self._calls[CLOCK], self._calls[REPEATED] = sets * passes, sets
+        self._calls[CLOCK] = sets * passes
+        self._calls[REPEATED] = self._calls[OFTEN] = sets
         self._samples[CLOCK] = []
 
     # -- the rounds --------------------------------------------------------------------------------
@@ -231,8 +233,8 @@ class Rounds:
     def _run_rounds(self, routes: list[str], sets: int) -> None:
         options = self.trials.options
         names = [self.fresh, *self._timed_here(routes)]
-        self._samples.update({name: [] for name in (*names, REPEATED)})
-        self._outside.update({name: [] for name in (*names, REPEATED)})
+        self._samples.update({name: [] for name in (*names, REPEATED, OFTEN)})
+        self._outside.update({name: [] for name in (*names, REPEATED, OFTEN)})
         start = time.monotonic()
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
@@ -249,14 +251,15 @@ class Rounds:
             for name in self._left(self._timed_here(turned)):
                 with self._may_lose(name):
                     self._take(name)
-            self._between(number, self._left(turned))
             if number % 2:
                 self._candidate_round(number)
+            # Only now: the candidate may see the round's content in there.
+            self._between(number, self._left(turned))
             left = self._left(names)
             spent = min(sum(self._samples[name]) * self._calls[name] / 1e6 for name in left)
             late = time.monotonic() - start > limit
             enough = number + 1 >= _LEAST_ROUNDS and (spent >= options.seconds or late)
-            if enough and not (number + 1 < _REPEATED_ROUNDS and self._repeats()):
+            if enough and not (number + 1 < REPEATED_ROUNDS and self._repeats()):
                 break
             if late and number + 1 >= 3 and time.monotonic() - start > 4 * limit:
                 self.notes.append(f"{number + 1} rounds: the calls are too slow for {_LEAST_ROUNDS}")
@@ -266,7 +269,7 @@ class Rounds:
         self._take(self.fresh)
         self._loaded = True
         self._check_outputs(number, self._calls[self.fresh], seeded=True)
-        if number < _REPEATED_ROUNDS:
+        if number < REPEATED_ROUNDS:
             self._take(REPEATED)
         if number < _CLOCK_BATCHES:
             self._clock_batch(number)
@@ -290,7 +293,8 @@ class Rounds:
 
     def _repeats(self) -> bool:
         """Whether the rounds so far say that content seen before costs less: more of them tell."""
-        return repeat_finding({name: self._row(name) for name in (self.fresh, REPEATED)}) is not None
+        taken = [name for name in (self.fresh, REPEATED, OFTEN) if self._samples[name]]
+        return repeat_finding({name: self._row(name) for name in taken}) is not None
 
     def _short_us(self) -> float | None:
         """The median of the candidate's times."""
@@ -308,7 +312,7 @@ class Rounds:
         calls, passes = self._calls[name], 1
         if name == CLOCK:
             passes = calls // self._calls[self.fresh]
-        contents = self.content.written[:calls] if name in (self.fresh, REPEATED) else []
+        contents = self.content.written[:calls] if name in (self.fresh, REPEATED, OFTEN) else []
         inside, outside, account = self._time(name, calls // passes, passes, contents)
         inside_us, outside_us = inside / calls * 1e6, (outside - self._round_trip) / calls * 1e6
         self._samples[name].append(inside_us)
@@ -330,7 +334,7 @@ class Rounds:
         seed = self.content.call_seed if trials.random and name != CLOCK else None
         words: dict[str, Any] = {"sets": sets, "passes": passes, "seed": seed}
         account = Account()
-        if name in (self.fresh, REPEATED, CLOCK):
+        if name in (self.fresh, REPEATED, OFTEN, CLOCK):
             self._wake(name, trials.ask_candidate, "time")
             if contents:
                 words = {**words, "folder": str(trials.candidate.folder), "contents": contents}
@@ -420,7 +424,7 @@ class Rounds:
             inputs=self.default.words,
             rows=rows,
             verdicts=tuple(verdicts),
-            fresh_us=eager[self.fresh].samples_us[:_REPEATED_ROUNDS],
+            fresh_us=eager[self.fresh].samples_us[:REPEATED_ROUNDS],
             fresh_ratio=ratio_of(eager[self.fresh], eager[REPEATED]),
             notes=(threads, taken_off, *self.notes),
             batches=tuple(self._batches_taken),

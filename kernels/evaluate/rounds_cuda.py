@@ -2,9 +2,11 @@
 
 Content nobody has seen is timed in one pass by the host's clock (row "candidate, new
 content"), before the CUDA timer warms up on it. The timer's own rows follow; after
-every batch the outputs it left are fetched and compared. In every round all tensors lie
-elsewhere. What the timer says is held against the judge's clock too: eager times to the long
-batches of the clock check, replays to how much longer a request with more of them takes.
+every batch the outputs it left are fetched and compared, and after all of a round's
+batches, in which the candidate has seen its content thousands of times, one more pass
+over it is timed. In every round all tensors lie elsewhere. What the timer says is held
+against the judge's clock too: eager times to the long batches of the clock check, replays
+to how much longer a request with more of them takes.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Any
 import torch
 
 from kernels.evaluate.evaluation import Finding, TimingRow, TimingSection
-from kernels.evaluate.rounds import COMPILED, REFERENCE, Rounds
-from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, REPEATED, graph_clock_finding
+from kernels.evaluate.rounds import COMPILED, REFERENCE, REPEATED_ROUNDS, Rounds
+from kernels.evaluate.rules import CANDIDATE, CLOCK, FRESH, OFTEN, REPEATED, graph_clock_finding
 from kernels.evaluate.sides import CandidateFailed, ReferenceFailed
 from kernels.evaluate.timing.clocks import Sampler
 from kernels.evaluate.timing.statistics import summarise
@@ -109,6 +111,8 @@ class CudaRounds(Rounds):
                     continue
                 with self._may_lose(name):
                     self._batch(number, name, mode, cache)
+        if number < REPEATED_ROUNDS:
+            self._take(OFTEN)
 
     def _batch(self, number: int, name: str, mode: str, cache: str) -> None:
         key = (name, mode, cache)
@@ -174,7 +178,7 @@ class CudaRounds(Rounds):
             for key, note in self._note_of.items()
             if key not in self._batches and key[0] not in self._lost
         ]
-        rows += [self._row(name) for name in (FRESH, REPEATED, CLOCK)]
+        rows += [self._row(name) for name in (FRESH, REPEATED, OFTEN, CLOCK)]
         rows.sort(key=lambda row: (row.name != CANDIDATE, _MODES.index((row.mode, row.cache))))
         section = self._judged(tuple(rows))
         self._check_graph_clock(section)

@@ -14,6 +14,7 @@ from kernels.evaluate.evaluation import (
     CHECKS,
     CLOCK,
     FRESH,
+    OFTEN,
     REPEATED,
     ClockBatch,
     Finding,
@@ -29,6 +30,7 @@ __all__ = [
     "FLOOR",
     "FRESH",
     "REPEAT",
+    "OFTEN",
     "REPEATED",
     "clock_finding",
     "floor_finding",
@@ -48,6 +50,7 @@ _HONEST_SHARE = 0.9
 _SHORT_SHARE = 0.6
 _REPEAT_RATIO = 1.5
 _REPEAT_SHARE = 0.75
+_SEEN = {REPEATED: "before", OFTEN: "often"}
 _WAIT_US = 1000.0
 _REPLAY_ALLOWANCE_US = 200.0
 _REPLAY_ALLOWANCE_SHARE = 0.25
@@ -65,9 +68,15 @@ def ratio_of(fresh: TimingRow, repeated: TimingRow) -> float | None:
 def repeat_finding(rows: Mapping[str, TimingRow]) -> Finding | None:
     """Rule "repeat": content seen before costs less than two thirds of content never seen.
 
-    In the median, and in three of four rounds, each of which took both on the same content.
+    In the median, and in three of four rounds, each of which took both on the same content. Seen once
+    before, or as often as the batches of a round call on it.
     """
-    fresh, repeated = rows.get(FRESH) or rows.get(CANDIDATE), rows.get(REPEATED)
+    fresh = rows.get(FRESH) or rows.get(CANDIDATE)
+    found = (_repeat(fresh, rows.get(name), words) for name, words in _SEEN.items())
+    return next(filter(None, found), None)
+
+
+def _repeat(fresh: TimingRow | None, repeated: TimingRow | None, words: str) -> Finding | None:
     if fresh is None or repeated is None or not repeated.samples_us:
         return None
     pairs = list(zip(fresh.samples_us, repeated.samples_us, strict=False))
@@ -79,7 +88,7 @@ def repeat_finding(rows: Mapping[str, TimingRow]) -> Finding | None:
         REPEAT,
         "violation",
         "repeat",
-        f"content it has seen before takes {median(repeated.samples_us):.3g} us, "
+        f"content it has seen {words} takes {median(repeated.samples_us):.3g} us, "
         f"new content {ratio:.2f} times as long",
         evidence={"ratio": ratio, "rounds": len(pairs), "share_of_rounds": share},
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from kernels.evaluate.evaluation import CLOCK, FRESH, REPEATED
+from kernels.evaluate.evaluation import CLOCK, FRESH, OFTEN, REPEATED
 from kernels.report.terminal import duration
 
 __all__ = [
@@ -162,6 +162,8 @@ def timing_terms(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         terms.append("New content: one pass by the host's clock over content nobody has seen.")
     if REPEATED in names:
         terms.append("Repeated content: the same calls once more, after the same content was written again.")
+    if OFTEN in names:
+        terms.append("Often repeated content: the same again, after all batches of its round.")
     if CLOCK in names:
         terms.append("Clock check: long batches, to hold its clock against the judge's.")
     return terms

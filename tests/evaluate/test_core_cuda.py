@@ -13,13 +13,14 @@ import torch
 from simulated_gpu import SimulatedGpu
 
 from kernels.evaluate import judge, rounds_cuda
+from kernels.evaluate import rounds as rounds_module
 from kernels.evaluate.evaluation import ClockRecord, TimingSection
 from kernels.evaluate.measures import launches
 from kernels.evaluate.options import Options
 from kernels.evaluate.rounds import COMPILED, REFERENCE, Rounds
 from kernels.evaluate.rounds_content import Content
 from kernels.evaluate.rounds_cuda import CudaRounds
-from kernels.evaluate.rules import CANDIDATE, FRESH
+from kernels.evaluate.rules import CANDIDATE, FRESH, OFTEN, REPEATED
 from kernels.evaluate.sides import ReferenceFailed
 from kernels.evaluate.unavailable import Unavailable
 from kernels.evaluate.workers.candidate import Candidate
@@ -94,6 +95,7 @@ def test_a_compiled_reference_that_fails_under_the_timer(kind: str, monkeypatch:
 
     monkeypatch.setattr(Content, "load", lambda self: None)
     monkeypatch.setattr(CudaRounds, "_check_outputs", lambda self, number, count, what: None)
+    monkeypatch.setattr(CudaRounds, "_take", lambda self, name: None)
     trials = _Trials()
     trials.compiled = SimpleNamespace(close=lambda: closed.append(1), outside_s=0.0)
     trials.ask_compiled = refuse  # type: ignore[attr-defined]
@@ -139,6 +141,51 @@ def test_replays_must_disagree_again_and_again(
     assert len(took) == asked
     assert [(one.rule, one.severity) for one in rounds.findings] == [("graph-clock", s) for s in severities]
     assert all(("others use this GPU" in one.message) == is_shared for one in rounds.findings)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_content_is_new_when_it_is_timed_as_new(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches call on the round's content as well: they come after the pass that nobody saw it before."""
+    done: list[str] = []
+    trials = _Trials()
+    trials.options = Options(device="cuda", seconds=1e-9)
+    rounds = _rounds(trials)
+    rounds._calls[REFERENCE] = 2
+    monkeypatch.setattr(rounds_module, "_MOST_ROUNDS", number + 1)
+    monkeypatch.setattr(CudaRounds, "_place", lambda self, at: done.clear())
+    monkeypatch.setattr(CudaRounds, "_draw", lambda self, sets: done.append("draw"))
+    monkeypatch.setattr(CudaRounds, "_take", lambda self, name: done.append(name))
+    monkeypatch.setattr(CudaRounds, "_check_outputs", lambda self, *words, **more: None)
+    monkeypatch.setattr(CudaRounds, "_clock_batch", lambda self, at: done.append("long batch"))
+    monkeypatch.setattr(CudaRounds, "_batch", lambda self, at, name, mode, cache: done.append(name))
+    rounds._run_rounds([REFERENCE], 2)
+    assert done[:4] == ["draw", FRESH, REPEATED, "long batch"]
+    assert sorted(done[4:-1]) == sorted([CANDIDATE, REFERENCE] * 4) and done[-1] == OFTEN
+
+
+def test_a_slow_baseline_goes_round_fewer_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are called, recorded and copied in every round, however long that takes."""
+    asked: dict[str, int] = {}
+    took = {REFERENCE: 0.04, "a peer": 1e-4, "slow": 0.2}
+    trials = _Trials()
+    trials.reference = SimpleNamespace(outside_s=0.0)
+    trials.candidate = SimpleNamespace(outside_s=0.0)  # type: ignore[attr-defined]
+
+    def ask(do: str, /, route: str, sets: int, **words: Any) -> dict[str, Any]:
+        trials.reference.outside_s, asked[route] = took[route], sets
+        return trials.reply
+
+    trials.ask_reference = ask
+    monkeypatch.setattr(Rounds, "_plan", lambda self, routes: None)
+    monkeypatch.setattr(Content, "load", lambda self: None)
+    monkeypatch.setattr(CudaRounds, "_check_outputs", lambda self, number, count, what: None)
+    rounds = _rounds(trials)
+    rounds._calls[FRESH] = 16
+    rounds._plan(list(took))
+    for name in took:
+        rounds._batch(0, name, "eager", "warm")
+    assert asked == {REFERENCE: 2, "a peer": 16, "slow": 2}
+    assert rounds._slow == {"slow"}
 
 
 def test_every_round_lies_elsewhere() -> None:

@@ -205,6 +205,31 @@ def test_peers_leave_the_references_process_as_it_was() -> None:
     assert setting() == "none"
 
 
+@pytest.mark.parametrize("rows", [40, 1200])
+def test_a_loop_over_rows_is_not_compiled(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take minutes, of which the reason speaks."""
+    compiled: list[int] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[row].exp().sum() + 1 for row in range(rows)])
+
+    def compile_(given: Any) -> Any:
+        compiled.append(rows)
+        return given
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    reference: Any = Reference("cpu")
+    reference._draw = type("Draw", (), {"model": staticmethod(model), "inputs": [torch.ones(rows, 3)]})
+    reference._side = type("Side", (), {"peers": staticmethod(dict)})
+    made = reference.baselines(compiled=True)
+    (name,) = {*made["routes"], *made["failed"]}
+    assert name == "torch.compile of the reference"
+    if rows == 40:
+        assert made["routes"] == [name]
+    else:
+        assert "a call makes 4801 operations" in made["failed"][name]
+
+
 @pytest.mark.parametrize("before", ["nothing", "high", "allow_tf32", "matmul"])
 def test_measuring_rates_leaves_the_setting(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     WAYS[before]()

@@ -27,6 +27,7 @@ from kernels.evaluate.result import Environment, as_json
 from kernels.evaluate.rules import (
     CANDIDATE,
     CLOCK,
+    OFTEN,
     REPEATED,
     clock_finding,
     floor_finding,
@@ -163,6 +164,15 @@ def test_rules_on_samples(fresh: float, repeated: float, inside: float, outside:
     made = rows(fresh, repeated, inside, outside)
     found = [one.rule for one in (clock(made), repeat_finding(made)) if one is not None]
     assert found == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize("often", [100, 20])
+def test_content_may_cost_less_only_after_many_calls(often: float) -> None:
+    made = rows(100, 100, 100, 100)
+    made[OFTEN] = row(OFTEN, [often] * 11)
+    found = repeat_finding(made)
+    assert (found is not None) == (often < 100)
+    assert found is None or (found.rule, "seen often" in found.message) == ("repeat", True)
 
 
 def clock(made: dict[str, TimingRow], **load: Any) -> Finding | None:
