@@ -97,7 +97,10 @@ class CudaRounds(Rounds):
         if not number:
             return
         self.trials.ask_candidate("time", "move", place=number)
-        self._loaded = False
+        # On the content of the round before: what calls allocate must not be in new content's time alone.
+        self.content.load()
+        self.trials.ask_candidate("time", "time", sets=self._calls[self.fresh], passes=1)
+        self._loaded = True
         self.trials.ask_reference("move", place=number)
         if COMPILED not in self._lost and self.trials.compiled is not None:
             with self._may_lose(COMPILED):

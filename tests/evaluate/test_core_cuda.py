@@ -188,18 +188,20 @@ def test_a_slow_baseline_goes_round_fewer_sets(monkeypatch: pytest.MonkeyPatch) 
     assert rounds._slow == {"slow"}
 
 
-def test_every_round_lies_elsewhere() -> None:
+def test_every_round_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, int]] = []
     trials = _Trials()
-    trials.ask_candidate = lambda stage, do, **words: asked.append((do, words["place"])) or {}  # type: ignore
-    trials.ask_reference = lambda do, **words: asked.append((do, words["place"])) or {}
+    trials.ask_candidate = lambda stage, do, **words: asked.append((do, *words.values())) or {}  # type: ignore
+    trials.ask_reference = lambda do, **words: asked.append((do, *words.values())) or {}
+    monkeypatch.setattr(Content, "load", lambda self: asked.append(("load", 0)))
     rounds = _rounds(trials)
     rounds._place(0)
     assert rounds._loaded and not asked
-    for number in (1, 2):
-        rounds._place(number)
-    assert asked == [("move", 1)] * 2 + [("move", 2)] * 2
-    assert not rounds._loaded
+    rounds._loaded = False
+    rounds._place(2)
+    # Called on all sets before any is timed: what it allocates is there again.
+    assert asked == [("move", 2), ("load", 0), ("time", 2, 1), ("move", 2)]
+    assert rounds._loaded
 
 
 def test_timers_follow_the_sets_to_their_new_places(monkeypatch: pytest.MonkeyPatch) -> None:
