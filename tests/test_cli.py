@@ -37,7 +37,8 @@ from kernels.jit.build import Built, Resources
 from kernels.jit.cache import Entry, Pruned
 from kernels.jit.spec import KernelSpec
 from kernels.problem import Case, Problem
-from kernels.report import terminal
+from kernels.report import bench as bench_tables
+from kernels.report import tables, terminal
 from kernels.toolchain import Check
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -474,10 +475,16 @@ def test_what_is_built_ahead_is_what_torchs_precision_has_run() -> None:
 def test_bench_shows_the_precision_that_was_set() -> None:
     console = Console(file=io.StringIO(), width=120)
     result = BenchResult("gqa_attn", "default", SHAPE, "float32", 1, 1, (), ENVIRONMENT)
-    for show in (terminal.bench_report, lambda console, result: terminal.bench_table(console, [result])):
+    for show in (
+        bench_tables.bench_report,
+        lambda console, result: bench_tables.bench_table(console, [result]),
+    ):
         show(console, result)
     assert "precision" not in console.file.getvalue()
-    for show in (terminal.bench_report, lambda console, result: terminal.bench_table(console, [result])):
+    for show in (
+        bench_tables.bench_report,
+        lambda console, result: bench_tables.bench_table(console, [result]),
+    ):
         show(console, dataclasses.replace(result, precision="tf32"))
     assert console.file.getvalue().count("torch's float32 matmul precision: tf32") == 2
 
@@ -628,7 +635,7 @@ def _bench_rows(console: Console) -> None:
             eager_cold=Timing(7e7, 6e7, 8e7, 5, 1), tflops=1e-7, tflops_from="eager_cold",
         ),
     )  # fmt: skip
-    terminal.bench_report(
+    bench_tables.bench_report(
         console, BenchResult("gqa_attn", "default", SHAPE, "float32", 6_640_000, 409_600, rows, ENVIRONMENT)
     )
 
@@ -654,7 +661,7 @@ def _table_lines(console: Console) -> None:
         (ours, *others), ENVIRONMENT, "47 of 16384 rows of every head", True,
         Lead("SDPA, enable_gqa", 1.25), Lead("dequantise + SDPA cuDNN, bfloat16", 0.75),
     )  # fmt: skip
-    terminal.bench_table(console, [line, dataclasses.replace(line, dtype="float8_e4m3fn")])
+    bench_tables.bench_table(console, [line, dataclasses.replace(line, dtype="float8_e4m3fn")])
 
 
 def _startup_rows(console: Console) -> None:
@@ -663,7 +670,7 @@ def _startup_rows(console: Console) -> None:
         StartupRow("warm: cached", 0.0043, (0.004, 0.005)),
         StartupRow("plain load_inline", float("nan"), (), "failed with exit code 1: [Errno 2] no nvcc"),
     )
-    terminal.startup_report(console, StartupResult("gqa_attn", "first call on cuda", rows, ENVIRONMENT))
+    bench_tables.startup_report(console, StartupResult("gqa_attn", "first call on cuda", rows, ENVIRONMENT))
 
 
 def _doctor_rows(console: Console) -> None:
@@ -798,7 +805,7 @@ def test_tables_fit_and_say_everything(name: str, width: int) -> None:
     ],
 )
 def test_duration(microseconds: float | None, text: str) -> None:
-    assert terminal.duration(microseconds) == text
+    assert tables.duration(microseconds) == text
 
 
 @pytest.mark.parametrize(
@@ -810,7 +817,7 @@ def test_duration(microseconds: float | None, text: str) -> None:
     ],
 )
 def test_shape_text_of_heads(heads: dict[str, int], text: str) -> None:
-    assert terminal.shape_text({"batch": 2, "seqlen_q": 80, "seqlen_k": 80, **heads, "head_dim": 32}) == text
+    assert tables.shape_text({"batch": 2, "seqlen_q": 80, "seqlen_k": 80, **heads, "head_dim": 32}) == text
 
 
 @pytest.mark.parametrize(
@@ -823,4 +830,4 @@ def test_shape_text_of_heads(heads: dict[str, int], text: str) -> None:
     ],
 )
 def test_shape_text(shape: dict[str, int], text: str) -> None:
-    assert terminal.shape_text(shape) == text
+    assert tables.shape_text(shape) == text

@@ -73,8 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("give a PACKAGE, jit, or both --reference FILE and --candidate FILE")
     from rich.console import Console
 
+    from kernels.report.bench import bench_report, bench_table, startup_report
     from kernels.report.json import json_text
-    from kernels.report.terminal import bench_report, bench_table, startup_report
 
     console = Console()
     results = []

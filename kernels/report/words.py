@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from kernels.evaluate.evaluation import CLOCK, FRESH, OFTEN, REPEATED
-from kernels.report.terminal import duration
+from kernels.report.tables import duration
 
 __all__ = [
     "NOTHING",
