@@ -25,7 +25,7 @@ def reference():
         for word in words:
             if word.endswith(".py") and os.path.isfile(word):
                 with open(word) as file:
-                    if "class Model(" not in file.read():
+                    if "\nclass Model(" not in file.read():
                         continue
                 spec = importlib.util.spec_from_file_location("found", word)
                 module = importlib.util.module_from_spec(spec)
