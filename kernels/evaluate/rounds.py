@@ -49,6 +49,8 @@ REFERENCE, COMPILED = "reference", "torch.compile of the reference"
 
 _COMPILE_SECONDS = 90.0
 _SAMPLE_SECONDS = 1e-3
+# A baseline has as many calls in a sample as the candidate, unless it is this many times as fast or slow.
+_ALIKE = 8
 _CLOCK_SECONDS = 20e-3
 _WAKING_CALL_US = 5e3
 _LEAST_ROUNDS = 11
@@ -88,7 +90,6 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self._samples: dict[str, list[float]] = {}
-        self._outside: dict[str, list[float]] = {}
         self._calls: dict[str, int] = {}
         self._batches_taken: list[ClockBatch] = []
         self._lost: set[str] = set()
@@ -205,13 +206,24 @@ class Rounds:
         for name in (self.fresh, *self._timed_here(routes)):
             with self._may_lose(name):
                 self._time(name, 1, 1)  # the first may build or allocate
-                each = min(self._time(name, 1, 1).outside for _ in range(3))
+                each = self._seconds_of_a_call(name, most)
             if name in self._lost:
                 continue
-            each = max(each - self._round_trip, each / 10, 1e-7)
             # With one call a sample, a candidate would never see new content right after another call.
             least = min(2, most) if name == self.fresh else 1
             self._calls[name] = max(least, min(most, round(_SAMPLE_SECONDS / each)))
+            ours = self._calls[self.fresh]
+            if ours <= _ALIKE * self._calls[name] and self._calls[name] <= _ALIKE * ours:
+                # The first calls of a sample take longer, and more content leaves less of it in the caches.
+                self._calls[name] = ours
+
+    def _seconds_of_a_call(self, name: str, most: int) -> float:
+        """By the judge's clock, from requests of one call and of more: they take longer than a short call."""
+        one = min(self._time(name, 1, 1).outside for _ in range(3))
+        if most == 1 or one - self._round_trip > _SAMPLE_SECONDS:
+            return max(one - self._round_trip, one / 10)
+        more = min(self._time(name, most, 1).outside for _ in range(3))
+        return max((more - one) / (most - 1), 1e-7)
 
     def _plan_clock(self) -> None:
         """Passes over one sample's content that take so long that a round trip does not matter."""
@@ -234,7 +246,6 @@ class Rounds:
         options = self.trials.options
         names = [self.fresh, *self._timed_here(routes)]
         self._samples.update({name: [] for name in (*names, REPEATED, OFTEN)})
-        self._outside.update({name: [] for name in (*names, REPEATED, OFTEN)})
         start = time.monotonic()
         limit = max(_LEAST_WALL_SECONDS, options.seconds * _OVERHEAD)
         for number in range(_MOST_ROUNDS):
@@ -320,8 +331,6 @@ class Rounds:
             waited_us = None if account.waited is None else account.waited / calls * 1e6
             cpu_us = account.cpu / calls * 1e6
             self._batches_taken.append(ClockBatch(inside_us, outside_us, waited_us, cpu_us))
-        elif not contents:
-            self._outside[name].append(outside_us)
 
     def _time(self, name: str, sets: int, passes: int, contents: Sequence[Mapping[str, Any]] = ()) -> _Taken:
         """One sample.
@@ -344,7 +353,9 @@ class Rounds:
         else:
             ask, worker = self.asked(name)
             self._wake(name, ask, route=name)
-            reply = ask("time", route=name, **words)
+            # As often as there are contents for the candidate.
+            folder = str(worker.folder) if name in self._samples and passes == 1 else ""
+            reply = ask("time", route=name, folder=folder, **words)
             outside = worker.outside_s
         inside = reply.get("ns")
         if isinstance(inside, bool) or not isinstance(inside, int) or inside <= 0:
@@ -373,11 +384,6 @@ class Rounds:
         least = min(batch.outside_us - batch.inside_us for batch in batches)
         return min(batch.inside_us for batch in batches) + least
 
-    def _outside_us(self, name: str) -> float | None:
-        if name == CLOCK:
-            return self._least_outside()
-        return median(self._outside[name]) if self._outside[name] else None
-
     def _row(self, name: str) -> TimingRow:
         return summarise(
             name,
@@ -385,7 +391,7 @@ class Rounds:
             "warm",
             self._samples[name],
             self._calls[name],
-            outside_us=self._outside_us(name),
+            outside_us=self._least_outside() if name == CLOCK else None,
             note=round_trip_note(self._trip_us) if name == CLOCK else "",
         )
 

@@ -119,7 +119,7 @@ def test_two_calls_make_the_least_sample(tmp_path: Path, monkeypatch: pytest.Mon
     """
     found = run(tmp_path, forward, parts=("timing",))
     assert found.status == "WRONG_OUTPUT", found.reason
-    assert "call 2" in found.reason
+    assert "(2 calls)" in found.reason
 
 
 ENDS = [
@@ -418,7 +418,7 @@ def test_a_compiled_reference_that_dies_is_lost_alone(
     asked = []
 
     def ask(self: Trials, asked_for: str, /, **words: Any) -> dict[str, Any]:
-        made = SimpleNamespace(outside_s=1e-3, failure=None, pause=lambda: None)
+        made = SimpleNamespace(outside_s=1e-3, failure=None, pause=lambda: None, folder=tmp_path)
         made.close = lambda: vars(made).update(failure=WorkerFailed("died", "closed"))
         self.compiled = self.compiled or cast(Any, made)
         asked.append(asked_for)
@@ -435,6 +435,21 @@ def test_a_compiled_reference_that_dies_is_lost_alone(
     said = "it died of SIGSEGV" if kind == "died" else "it failed while it was timed: died of SIGSEGV"
     assert found.skipped[f"baseline {rounds.COMPILED}"] == said
     assert asked.count(do) == after + 1  # nothing is asked of it any more
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_reference_takes_as_long(tmp_path: Path) -> None:
+    """Another process, the same work: it must find its calls, content and memory in the same state."""
+    text = (Path(__file__).parent / "problems" / "level1" / "softmax.py").read_text()
+    copy = text.replace("class Model(", "class ModelNew(")
+    seen = []
+    for seed in range(5):
+        found = run(tmp_path, "", reference=text, whole=copy, parts=("timing",), seed=seed, seconds=0.3)
+        assert found.timing is not None
+        seen += [one for one in found.timing.verdicts if one.name == rounds.REFERENCE]
+        calls = {row.name: row.calls_per_sample for row in found.timing.rows}
+        assert calls[rounds.REFERENCE] == calls["candidate"]
+    assert sum(one.verdict in ("faster", "slower") for one in seen) <= 1, seen
 
 
 @pytest.mark.slow

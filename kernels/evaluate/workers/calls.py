@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,27 @@ import torch
 
 from kernels.evaluate.workers.exchange import map_value
 
-__all__ = ["InputSets", "load_file", "make_sampler", "module_name", "place", "poisoned", "synchroniser"]
+__all__ = [
+    "InputSets",
+    "Staged",
+    "load_file",
+    "make_sampler",
+    "mapped",
+    "module_name",
+    "place",
+    "poisoned",
+    "synchroniser",
+]
 
 _M_PERTURB = -6
 # malloc fills new memory with the complement of this: 0x7f7f..., which is NaN in float16 and
 # above 1e38 in float32 and bfloat16.
 _FILL = 0x80
 _POISON_BYTES = 256 << 20
+
+
+# A tensor and what is copied into it.
+Move = tuple[torch.Tensor, torch.Tensor]
 
 
 class Staged(NamedTuple):
@@ -60,6 +74,16 @@ class InputSets:
             return
         value, storages = place(staged.value, staged.storages, self._device)
         self._values[number], self._storages[number], self._layouts[number] = value, storages, staged.layout
+
+    def moves(self, staged: Sequence[Staged]) -> list[Move]:
+        """The copies that make the first sets hold what is staged; another layout is there at once."""
+        found: list[Move] = []
+        for number, one in enumerate(staged):
+            if self._layouts.get(number) == one.layout:
+                found += zip(self._storages[number], one.storages, strict=True)
+            else:
+                self.put(number, one)
+        return found
 
     def __getitem__(self, number: int) -> Any:
         return self._values[number]
@@ -146,6 +170,17 @@ def make_sampler(
         return clock() - start, outputs
 
     return sample
+
+
+def mapped(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """``value`` with ``function`` of each tensor in it, however deep in lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return [mapped(item, function) for item in value]
+    if isinstance(value, Mapping):
+        return {key: mapped(item, function) for key, item in value.items()}
+    return value
 
 
 @contextlib.contextmanager

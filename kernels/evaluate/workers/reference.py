@@ -8,6 +8,7 @@ can, once more in float64. A draw on which it fails is drawn again and counted.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,9 @@ from kernels.evaluate.result import as_json
 from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.workers.calls import (
     InputSets,
+    Staged,
     make_sampler,
+    mapped,
     synchroniser,
 )
 from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
@@ -75,6 +78,8 @@ class Reference:
         self._synchronise = synchroniser(device)
         self._routes: dict[str, Callable[..., Any]] = {}
         self._settings: dict[str, Settings] = {}
+        self._copies: list[Any] = []
+        self._returned: list[Any] = []
         self._timers: Any = None
 
     def open(self, path: str, package: str, draws: bool) -> dict[str, Any]:
@@ -180,7 +185,7 @@ class Reference:
         written = []
         for number, seed in enumerate(seeds):
             inputs = self._side.default_inputs(seed)
-            written.append(write_value(inputs, Path(folder) / f"{name}.{number}.in"))
+            written.append(_sent(write_value(inputs, Path(folder) / f"{name}.{number}.in")))
             # As the candidate's: into the memory that the set has.
             self._sets.load(number, Path(folder), written[-1])
         return {"inputs": written}
@@ -263,12 +268,35 @@ class Reference:
             self._routes[name] = route
         return {"routes": list(self._routes), "failed": failed}
 
-    def time(self, route: str, sets: int, passes: int, seed: int | None = None) -> dict[str, Any]:
-        """Nanoseconds of ``passes`` of one route over the first ``sets`` sets."""
+    def time(
+        self, route: str, sets: int, passes: int, seed: int | None = None, folder: str = ""
+    ) -> dict[str, Any]:
+        """Nanoseconds of ``passes`` of one route over the first ``sets`` sets.
+
+        With a ``folder`` for files, as the candidate's worker does it on new content: written, read and put
+        in place just before, results copied and kept as long. What that leaves in the allocator and in the
+        caches is in the time of both.
+        """
+        self._copies = []
+        staged = [self._written_and_read(Path(folder), number) for number in range(sets if folder else 0)]
+        moves = self._sets.moves(staged)
         values = [self._sets[number] for number in range(sets)]
         with self._at_its_precision(route), torch.no_grad(), no_collector(collect=False):
-            nanoseconds, _ = self._sample(self._routes[route], values, passes, seed)
+            if moves:
+                self._routes[route](*values[0])
+            for ours, theirs in moves:
+                ours.copy_(theirs)
+            nanoseconds, outputs = self._sample(self._routes[route], values, passes, seed)
+            copies = [mapped(output, torch.Tensor.clone) for output in reversed(outputs)]
+        self._copies, self._returned = copies, outputs
         return {"ns": nanoseconds}
+
+    def _written_and_read(self, folder: Path, number: int) -> Staged:
+        path = folder / f"set.{number}"
+        written = _sent(write_value(self._sets[number], path))
+        staged = self._sets.stage(folder, written)
+        path.unlink()
+        return staged
 
     def cuda_time(
         self, route: str, mode: str, cache: str, sets: int, samples: int, budget: float
@@ -288,6 +316,7 @@ class Reference:
     def move(self, place: int) -> dict[str, Any]:
         """Have the sets that are loaded next, and what is made of them, lie in other memory."""
         self._sets.drop(0)
+        self._copies, self._returned = [], []
         if self._timers is not None:
             self._timers.move(place)
         return {}
@@ -396,6 +425,12 @@ def _exchange_extremes(tensor: torch.Tensor) -> bool:
     with torch.no_grad():
         tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
     return True
+
+
+def _sent(written: dict[str, Any]) -> dict[str, Any]:
+    """As another worker gets it: so it is known that the layout is the same."""
+    sent: dict[str, Any] = json.loads(json.dumps(written))
+    return sent
 
 
 class _Operations(TorchDispatchMode):
