@@ -4,7 +4,8 @@ In every round the reference's worker draws content that nobody has seen, one se
 for each call of a sample. The candidate is timed on it, its outputs are fetched and
 checked, and it is timed once more after the same content was written again: that is what
 repeated content costs, under otherwise equal conditions. Then each baseline is timed on
-the same content. The order turns from round to round.
+the same content, which its worker reads, puts in place and keeps the results of in the same
+way. The order turns from round to round.
 
 The judge reads its own clock around every request. The round trip of a request is
 measured; a candidate whose own account is shorter than what was seen from outside by more
