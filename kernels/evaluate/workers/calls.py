@@ -60,29 +60,22 @@ class InputSets:
 
     def load(self, number: int, folder: Path, written: Mapping[str, Any]) -> None:
         """Make set ``number`` hold what was written, in the memory it has if the layout is the same."""
-        self.put(number, self.stage(folder, written))
+        for ours, theirs in self.moves([self.stage(folder, written)], number):
+            ours.copy_(theirs)
 
     def stage(self, folder: Path, written: Mapping[str, Any]) -> Staged:
-        """What was written, in memory of its own until :meth:`put` moves it into a set."""
+        """What was written, in memory of its own until it is moved into a set."""
         return Staged((written["tree"], written["places"]), *map_value(folder, written))
 
-    def put(self, number: int, staged: Staged) -> None:
-        """Make set ``number`` hold what is staged, as :meth:`load` does."""
-        if self._layouts.get(number) == staged.layout:
-            for ours, theirs in zip(self._storages[number], staged.storages, strict=True):
-                ours.copy_(theirs)
-            return
-        value, storages = place(staged.value, staged.storages, self._device)
-        self._values[number], self._storages[number], self._layouts[number] = value, storages, staged.layout
-
-    def moves(self, staged: Sequence[Staged]) -> list[Move]:
-        """The copies that make the first sets hold what is staged; another layout is there at once."""
+    def moves(self, staged: Sequence[Staged], first: int = 0) -> list[Move]:
+        """The copies after which the sets from ``first`` on hold what is staged; other layouts do at once."""
         found: list[Move] = []
-        for number, one in enumerate(staged):
+        for number, one in enumerate(staged, first):
             if self._layouts.get(number) == one.layout:
                 found += zip(self._storages[number], one.storages, strict=True)
-            else:
-                self.put(number, one)
+                continue
+            value, storages = place(one.value, one.storages, self._device)
+            self._values[number], self._storages[number], self._layouts[number] = value, storages, one.layout
         return found
 
     def __getitem__(self, number: int) -> Any:

@@ -202,8 +202,9 @@ class Candidate:
     ) -> dict[str, Any]:
         """Nanoseconds of ``passes`` over the first ``sets`` sets; the outputs of the last pass are kept.
 
-        With a ``seed`` the generators are seeded before each call, as in a trial. ``contents`` go
-        into the sets just before the clock starts: who watches their memory has no time to work.
+        With a ``seed`` the generators are seeded before each call, as in a trial. ``contents`` are read,
+        then one call is made on the old content of set 0, and they go into the sets just before the clock
+        starts: who watches their memory has no time to work.
         """
         self._outputs = []
         staged = [self._sets.stage(Path(folder), written) for written in contents or ()]
