@@ -150,13 +150,22 @@ class Rounds:
         said = f"failed while it was timed: {failure.detail}" if failure.kind == "error" else failure.detail
         trials.skipped[f"baseline {name}"] = f"it {said}"
         self._lost.add(name)
-        if name == COMPILED and trials.compiled is not None:
-            trials.compiled.close()
+        if name == COMPILED:
+            self._part_with_compiled()
+
+    def _part_with_compiled(self) -> None:
+        self._lost.add(COMPILED)
+        if self.trials.compiled is not None:
+            self.trials.compiled.close()
+
+    @property
+    def _compiled_left(self) -> bool:
+        return self.trials.compiled is not None and COMPILED not in self._lost
 
     def _draw(self, sets: int) -> None:
         """Fresh content for everybody."""
         self.content.draw(sets)
-        if self.trials.compiled is not None and self.trials.compiled.failure is None:
+        if self._compiled_left:
             with self._may_lose(COMPILED):
                 self.content.give_compiled()
         self.content.forward()
@@ -187,8 +196,8 @@ class Rounds:
             return routes
         for name, why in made["failed"].items():
             trials.skipped[f"baseline {name}"] = why
-        if COMPILED not in made["routes"] and trials.compiled is not None:
-            trials.compiled.close()
+        if COMPILED not in made["routes"]:
+            self._part_with_compiled()
         return [*routes, *(name for name in made["routes"] if name == COMPILED)]
 
     def _plan(self, routes: list[str]) -> None:

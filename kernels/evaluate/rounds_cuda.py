@@ -102,7 +102,7 @@ class CudaRounds(Rounds):
         self.trials.ask_candidate("time", "time", sets=self._calls[self.fresh], passes=1)
         self._loaded = True
         self.trials.ask_reference("move", place=number)
-        if COMPILED not in self._lost and self.trials.compiled is not None:
+        if self._compiled_left:
             with self._may_lose(COMPILED):
                 self.trials.ask_compiled("move", place=number)
 

@@ -109,6 +109,31 @@ def test_a_compiled_reference_that_fails_under_the_timer(kind: str, monkeypatch:
         assert rounds._left([REFERENCE, COMPILED]) == [REFERENCE]
 
 
+def test_a_reference_too_long_to_compile_keeps_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker is closed then, and nobody asks it again."""
+    closed: list[int] = []
+    replies = {"baselines": {"routes": [], "failed": {COMPILED: "a call makes 11600 operations"}}}
+
+    def ask(do: str, /, **words: Any) -> dict[str, Any]:
+        if closed:
+            raise WorkerFailed("died", "closed by the judge")
+        return replies[do]
+
+    monkeypatch.setattr(Content, "load", lambda self: None)
+    monkeypatch.setattr(Content, "draw", lambda self, sets: None)
+    monkeypatch.setattr(Content, "forward", lambda self: None)
+    trials = _Trials()
+    trials.compiled = SimpleNamespace(close=lambda: closed.append(1))
+    trials.ask_compiled = ask  # type: ignore[attr-defined]
+    trials.ask_reference = lambda do, **words: {"routes": [REFERENCE], "failed": {}}
+    rounds = _rounds(trials)
+    rounds.progress = lambda text: None
+    assert rounds._routes() == [REFERENCE] and closed == [1]
+    rounds._place(1)
+    rounds._draw(2)
+    assert trials.skipped == {f"baseline {COMPILED}": "a call makes 11600 operations"}
+
+
 @pytest.mark.parametrize(
     ("lies", "is_shared", "asked", "severities"),
     [(1, False, 6, []), (9, False, 27, ["violation"]), (9, True, 27, ["note"])],
