@@ -18,6 +18,7 @@ BENCH_CASES = (
     _case("a training batch", 2, 4096, 128),
     _case("a short context: the first tiles weigh more", 4, 1024, 128),
     _case("half the head_dim: as many exponentials for half the products", 2, 4096, 64),
+    _case("the smallest head_dim in use", 2, 4096, 32),
     _case("the float carrier, long", 1, 16384, 128, "float8_e4m3fn"),
     *(
         _case("short: latency decides", batch, seqlen, 128)

@@ -95,6 +95,11 @@ def has_fast_form(capability: str, dtype: str, head_dim: int) -> bool:
     return capability == "9.0" and head_dim >= 33
 
 
+def has_long_form(capability: str, dtype: str, head_dim: int) -> bool:
+    """Whether variants.py has another kernel for long sequences of such requests, which is compiled apart."""
+    return capability == "9.0" and head_dim <= 32
+
+
 OPERATOR = Operator(
     "fp8_attn",
     _problem,
@@ -102,6 +107,7 @@ OPERATOR = Operator(
     setup_context=setup_context,
     backward=backward,
     has_fast_form=has_fast_form,
+    has_long_form=has_long_form,
 )
 
 

@@ -30,6 +30,10 @@ def _serves_hopper(request: Request) -> bool:
     return _serves(request) and on_hopper(request)
 
 
+def _serves_hopper_fast(request: Request) -> bool:
+    return not request.long and _serves_hopper(request)
+
+
 VARIANTS = (
     Variant(
         name="hopper_fast",
@@ -37,7 +41,7 @@ VARIANTS = (
         source="cuda/fp8_attn/hopper.cu",
         launcher="fp8_attn::launch",
         template_arguments=hopper_fast_arguments,
-        serves=_serves_hopper,
+        serves=_serves_hopper_fast,
         why="weights, and float32 carriers, as one fp16 part, 11 bits: errors of about 5e-4; by itself where "
         "torch's float32 matmul precision is below highest",
         fast=True,

@@ -30,6 +30,7 @@ BENCH_CASES = (
     _case("a training batch", 2, 4096, (32, 8), 128),
     _case("a short context: the first tiles weigh more", 4, 1024, (32, 8), 128),
     _case("half the head_dim: as many exponentials for half the products", 2, 4096, (32, 8), 64),
+    _case("the smallest head_dim in use: exponentials outweigh products", 2, 4096, (32, 8), 32),
     _case("the largest head_dim, without groups", 1, 8192, (16, 16), 256),
     _case("16 bits, where torch has tensor cores too", 2, 4096, (32, 8), 128, "bfloat16"),
     _case("16 bits, long", 1, 16384, (32, 8), 128, "bfloat16"),

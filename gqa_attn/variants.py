@@ -31,7 +31,7 @@ def _serves_hopper(request: Request) -> bool:
 
 
 def _serves_hopper_fast(request: Request) -> bool:
-    return request.dtype == "float32" and _serves_hopper(request)
+    return request.dtype == "float32" and not request.long and _serves_hopper(request)
 
 
 VARIANTS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernels.attention import MAX_HEAD_DIM
 from kernels.device import arch_number
-from kernels.problem import Request
+from kernels.problem import NARROW_HEAD_DIM, Request
 
 __all__ = [
     "CPP_TYPES",
@@ -30,9 +30,9 @@ CPP_TYPES = {
     "float8_e5m2": "Float8E5M2",
 }
 
-# Rows of 64 elements are the narrowest the tensor cores read. Below this a library with one kernel more would
-# make the first call wait longer, for little; the default specialisations are below it.
-MIN_HOPPER_HEAD_DIM = 33
+# Rows of 64 elements are the narrowest the tensor cores read. Below this the library for short
+# sequences, the default inputs' too, does without: with one kernel more its build takes twice as long.
+MIN_HOPPER_HEAD_DIM = NARROW_HEAD_DIM + 1
 
 
 def cuda_arguments(request: Request) -> tuple[str, ...]:
@@ -63,4 +63,5 @@ def on_tensor_cores(request: Request) -> bool:
 
 def on_hopper(request: Request) -> bool:
     """Whether ``hopper.cuh`` has kernels for the request's architecture and head_dim."""
-    return has_head_dim(request) and request.arch == "sm_90a" and request.head_dim >= MIN_HOPPER_HEAD_DIM
+    is_worth_it = request.head_dim >= MIN_HOPPER_HEAD_DIM or request.long
+    return has_head_dim(request) and request.arch == "sm_90a" and is_worth_it

@@ -40,6 +40,11 @@ class Tolerance:
     oracle_floor: float = 1e-6
 
 
+# kernels/bindings/attention.h has the same two.
+NARROW_HEAD_DIM = 32
+SHORT_STEPS = 128
+
+
 @dataclass(frozen=True)
 class Case:
     """One input to check on, and why it is there.
@@ -62,7 +67,8 @@ class Request:
     ``device`` is ``"cpu"`` or ``"cuda"``; ``arch`` an nvcc architecture
     (``"sm_90a"``) or a CPU level (``"x86-64-v3"``); ``dtype`` a torch dtype's
     name without the ``torch.`` (``"float32"``); ``group_size`` is
-    num_heads / num_kv_heads. Batch and sequence length are run-time values.
+    num_heads / num_kv_heads. Batch and sequence length are run-time values; ``long`` is whether
+    the library of :func:`is_long` calls is asked for.
     """
 
     device: str
@@ -70,6 +76,7 @@ class Request:
     dtype: str
     head_dim: int
     group_size: int = 1
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,8 +152,8 @@ def choose_variant(problem: Problem, request: Request, name: str = "", *, fast: 
             return variant
     names = ", ".join(variant.name for variant in there) or "none"
     wanted = (
-        f"dtype={request.dtype}, head_dim={request.head_dim}, group_size={request.group_size} on "
-        f"{request.device} ({request.arch})"
+        f"dtype={request.dtype}, head_dim={request.head_dim}, group_size={request.group_size} "
+        f"{f'for more than {SHORT_STEPS} steps ' if request.long else ''}on {request.device} ({request.arch})"
     )
     if not name:
         raise ValueError(f"{problem.name}: no kernel serves {wanted}; variants for this device: {names}")
@@ -158,6 +165,16 @@ def choose_variant(problem: Problem, request: Request, name: str = "", *, fast: 
         )
     able = ", ".join(variant.name for variant in serving) or "none"
     raise ValueError(f"{problem.name}: variant {name!r} does not serve {wanted}; variants that do: {able}")
+
+
+def is_long(device: str, head_dim: int, shape: Mapping[str, int]) -> bool:
+    """Whether a call of this ``head_dim``, with the lengths in ``shape``, is of the library for long ones.
+
+    Where rows are narrow there are two on CUDA: short sequences, those of the default inputs
+    among them, need not wait for the kernels of long ones.
+    """
+    lengths = [length for name, length in shape.items() if name.startswith("seqlen")]
+    return device == "cuda" and head_dim <= NARROW_HEAD_DIM and min(lengths, default=0) > SHORT_STEPS
 
 
 def names_of_variants(problem: Problem, device: str = "") -> list[str]:

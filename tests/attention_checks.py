@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.device import cpu_arch, cuda_arch
 from kernels.evaluate.correctness import compare, compare_with_oracle
-from kernels.problem import Case, Problem, Request, Tolerance
+from kernels.problem import Case, Problem, Request, Tolerance, is_long
 
 USUAL = Tolerance()
 
@@ -28,6 +28,7 @@ def request_of(case: Case, device: str) -> Request:
         dtype=case.dtype,
         head_dim=shape["head_dim"],
         group_size=heads // shape.get("num_kv_heads", heads),
+        long=is_long(device, shape["head_dim"], shape),
     )
 
 

@@ -113,8 +113,8 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
         ),
         (["bench", "fp8_attn", "--device", "cpu", "--variant", "portable"], "no variant 'portable' for cpu"),
         (
-            ["build", "gqa_attn", "--arch", "9.0", "--variant", "hopper"],
-            "variant 'hopper' does not serve dtype=float32, head_dim=32, group_size=4 on cuda (sm_90a)",
+            ["build", "gqa_attn", "--arch", "8.0", "--variant", "hopper"],
+            "variant 'hopper' does not serve dtype=float32, head_dim=32, group_size=4 on cuda (sm_80)",
         ),
         (
             ["bench", "--reference", "a.py", "--candidate", "b.py", "--variant", "hopper"],
@@ -308,6 +308,7 @@ def test_build_without_a_gpu_reports_resources(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     for words in ("sm_90a, float32", "head_dim 32", "registers", "spills", "attention_kernel"):
         assert words in shown
+    assert "gqa_attn, portable" in shown and "gqa_attn, hopper" in shown, "for short sequences and for long"
 
 
 def test_the_cache_verbs(

@@ -102,6 +102,9 @@ def finished(workspace: torch.Tensor, heads: int, rows: int) -> torch.Tensor:
 GQA = {
     # variant, dtype, head_dim, (num_heads, num_kv_heads), seqlen_q, seqlen_k
     "hopper_float32": ("hopper", "float32", 128, (4, 1), 150, 150),
+    "hopper_float32_head_dim_32": ("hopper", "float32", 32, (4, 1), 270, 270),
+    "hopper_float32_head_dim_7": ("hopper", "float32", 7, (2, 1), 140, 140),
+    "hopper_bfloat16_head_dim_16": ("hopper", "bfloat16", 16, (2, 2), 260, 260),
     "hopper_float32_head_dim_40": ("hopper", "float32", 40, (6, 2), 140, 140),
     "hopper_float32_head_dim_256": ("hopper", "float32", 256, (1, 1), 100, 100),
     "hopper_bfloat16": ("hopper", "bfloat16", 128, (3, 1), 140, 140),
@@ -171,6 +174,8 @@ FP8 = {
     "hopper_float16": ("hopper", "float16", 128, 130, {}),
     "hopper_bfloat16": ("hopper", "bfloat16", 64, 150, {"values": "normal"}),
     "hopper_float32": ("hopper", "float32", 128, 130, {"values": "normal"}),
+    "hopper_int8_head_dim_32": ("hopper", "int8", 32, 270, {}),
+    "hopper_float8_e4m3fn_head_dim_7": ("hopper", "float8_e4m3fn", 7, 150, {"scales": "negative"}),
     "tensor_int8": ("tensor", "int8", 128, 140, {}),
     "tensor_int8_long": ("tensor", "int8", 128, 270, {"scales": "negative"}),
     "tensor_int8_zero_scales": ("tensor", "int8", 128, 60, {"scales": "zero"}),

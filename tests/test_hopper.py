@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -71,6 +73,11 @@ CASES = (
     case("group_of_16", heads=(16, 1), head_dim=72),
     case("group_over_a_tile", heads=(130, 1), seqlen=70),
     case("head_dim_33", head_dim=33, heads=(2, 1)),
+    case("head_dim_32", head_dim=32, heads=(8, 2), batch=2),
+    case("head_dim_32_long", head_dim=32, seqlen=1500),
+    case("head_dim_1", head_dim=1, heads=(2, 2)),
+    case("bfloat16_head_dim_31", dtype="bfloat16", head_dim=31, heads=(2, 1)),
+    case("float16_head_dim_16", dtype="float16", head_dim=16, seqlen=300, seqlen_k=260),
     case("head_dim_160", head_dim=160, heads=(2, 1)),
     case("head_dim_256", head_dim=256, heads=(2, 2)),
     case("shortest", seqlen=48, head_dim=160),
@@ -109,6 +116,9 @@ def test_is_chosen_on_hopper_alone():
     assert chosen("sm_90a", "float64", 128) == "portable"
     assert chosen("sm_90a", "float32", MIN_HOPPER_HEAD_DIM) == "hopper"
     assert chosen("sm_90a", "float32", MIN_HOPPER_HEAD_DIM - 1) == "portable"
+    long = Request("cuda", "sm_90a", "float32", MIN_HOPPER_HEAD_DIM - 1, 4, long=True)
+    assert choose_variant(PROBLEM, long).name == "hopper"
+    assert choose_variant(PROBLEM, replace(long, arch="sm_80")).name == "portable"
 
 
 @hopper(pytest.mark.parametrize("case", CASES, ids=lambda case: case.name))
@@ -129,6 +139,9 @@ def test_parity(case):
             (48, 160, "float32", "hopper"),
             (96, 64, "float32", "short"),
             (47, 33, "float32", "portable"),
+            (80, 32, "float32", "short"),
+            (128, 32, "float32", "short"),
+            (129, 32, "float32", "hopper"),
         ],
     ),
 )
@@ -146,6 +159,16 @@ def test_it_is_what_runs():
     inputs = make_inputs(1, 512, 512, 4, 1, 128, device="cuda")
     ModelNew()(*inputs)
     assert any("hopper" in name for name in cuda_kernels(lambda: ModelNew()(*inputs)))
+
+
+@hopper(pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"))
+def test_narrow_rows_have_a_library_for_long_sequences():
+    """Each is built when it is first called for, and neither takes the place of the other."""
+    model = ModelNew()
+    for seqlen, there in ((300, True), (100, False), (300, True)):
+        inputs = make_inputs(1, seqlen, seqlen, 6, 2, 24, device="cuda")
+        model(*inputs)
+        assert any("hopper" in kernel for kernel in cuda_kernels(partial(model, *inputs))) is there
 
 
 @hopper(pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"))
@@ -171,7 +194,7 @@ def test_a_variant_by_name_is_what_runs():
     assert_close(out, want)
 
 
-@hopper(pytest.mark.parametrize("head_dim", [64, 128, 256]))
+@hopper(pytest.mark.parametrize("head_dim", [32, 64, 128, 256]))
 def test_values_with_an_offset(head_dim):
     """Sums that stayed inside the tensor cores would drift here."""
     q, k, v = make_inputs(1, 3000, 3000, 2, 1, head_dim, device="cuda")

@@ -29,6 +29,8 @@ def case(name, *, batch=1, seqlen=257, heads=2, head_dim=128, dtype="int8", tole
 CASES = (
     *(case(f"{dtype}", dtype=dtype) for dtype in DTYPES),
     *(case(f"int8_head_dim_{head_dim}", head_dim=head_dim) for head_dim in (33, 64, 72, 160, 256)),
+    *(case(f"int8_head_dim_{head_dim}_long", head_dim=head_dim, seqlen=600) for head_dim in (1, 32)),
+    case("float8_e4m3fn_head_dim_16_long", dtype="float8_e4m3fn", head_dim=16, seqlen=300),
     case("float8_e4m3fn_head_dim_64", dtype="float8_e4m3fn", head_dim=64),
     case("float8_e5m2_head_dim_256", dtype="float8_e5m2", head_dim=256),
     case("float32_normal", dtype="float32", values="normal"),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fp8_attn import PROBLEM as FP8_ATTN
 from gqa_attn import PROBLEM as GQA_ATTN
+from kernels import problem as problem_module
 from kernels.device import cuda_arch_name
 from kernels.jit.spec import kernel_spec
-from kernels.problem import Problem, Request, choose_variant
+from kernels.problem import NARROW_HEAD_DIM, SHORT_STEPS, Problem, Request, choose_variant, is_long
 
 PROBLEMS = [GQA_ATTN, FP8_ATTN]
 CAPABILITIES = ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
@@ -39,6 +42,36 @@ def test_hopper_serves_hopper_alone(problem: Problem) -> None:
     for capability, request in cuda_requests(problem):
         on_hopper = capability == "9.0" and request.head_dim >= 33 and request.dtype != "float64"
         assert choose_variant(problem, request).name == ("hopper" if on_hopper else "portable"), request
+
+
+def test_long_sequences_of_narrow_rows_are_hoppers_too(problem: Problem) -> None:
+    has_long_form = importlib.import_module(f"{problem.name}.model_new").has_long_form
+    for capability, request in cuda_requests(problem):
+        if request.head_dim > NARROW_HEAD_DIM:
+            assert not has_long_form(capability, request.dtype, request.head_dim), request
+            continue
+        long = replace(request, long=True)
+        apart = choose_variant(problem, long) != choose_variant(problem, request)
+        assert has_long_form(capability, request.dtype, request.head_dim) is apart, request
+        assert apart is (capability == "9.0" and request.dtype != "float64"), request
+        assert choose_variant(problem, long, fast=True) == choose_variant(problem, long)
+
+
+def test_lengths_are_told_from_shapes() -> None:
+    for shape, long in (
+        ({"seqlen": 129}, True),
+        ({"seqlen": 128}, False),
+        ({"seqlen_q": 300, "seqlen_k": 128, "batch": 512}, False),
+        ({"seqlen_q": 300, "seqlen_k": 129, "head_dim": 32}, True),
+        ({"batch": 512}, False),
+    ):
+        assert is_long("cuda", 32, shape) is long
+        assert not is_long("cuda", 33, shape) and not is_long("cpu", 32, shape)
+
+
+def test_the_binding_has_the_same_bounds() -> None:
+    text = (Path(problem_module.__file__).parent / "bindings" / "attention.h").read_text()
+    assert f"kNarrowHeadDim = {NARROW_HEAD_DIM};" in text and f"kShortSteps = {SHORT_STEPS};" in text
 
 
 def test_the_fast_form_is_for_requests_that_allow_it(problem: Problem) -> None:

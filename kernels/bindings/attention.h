@@ -15,6 +15,10 @@
 namespace binding {
 
 constexpr int64_t kMaxHeadDim = 256;
+// Up to this head_dim calls of more steps than this have a kernel library of their own on CUDA, so that the one for
+// short calls, the default inputs' among them, is built in less time. kernels/problem.py has the same two.
+constexpr int64_t kNarrowHeadDim = 32;
+constexpr int64_t kShortSteps = 128;
 
 struct Scales {
   const TensorView* q;
@@ -179,6 +183,8 @@ inline Tensor attention(const Call& call, const TensorView& q_tensor, const Tens
   request.head_dim = static_cast<int32_t>(q.size[3]);
   request.group_size = static_cast<int32_t>(q.size[2] / k.size[2]);
   request.fast = call.fast ? 1 : 0;
+  request.is_long =
+      on_cuda && q.size[3] <= kNarrowHeadDim && q.size[1] > kShortSteps && k.size[1] > kShortSteps ? 1 : 0;
   if (request.dtype == kUnsupported) fail(op, ": this dtype is not supported");
   const KernelEntry* entry = call.known_kernels ? registry.known(request) : registry.find(request);
   if (entry == nullptr) fail(op, ": no kernel is known for this");

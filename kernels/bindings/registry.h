@@ -22,7 +22,8 @@ struct KernelRequest {
   int32_t dtype;  // binding::Dtype
   int32_t head_dim;
   int32_t group_size;
-  int32_t fast;  // 1 where a faster, less accurate kernel may serve, 0 elsewhere
+  int32_t fast;     // 1 where a faster, less accurate kernel may serve, 0 elsewhere
+  int32_t is_long;  // 1 on CUDA where head_dim is narrow and the sequences are long (attention.h), 0 elsewhere
 };
 
 struct KernelEntry {
@@ -111,7 +112,8 @@ class Registry {
                            static_cast<uint32_t>(request.dtype) * 0x85EBCA6Bu +
                            static_cast<uint32_t>(request.group_size) * 0xC2B2AE35u +
                            static_cast<uint32_t>(request.device_index + 2 * request.device_type) * 0x27D4EB2Fu +
-                           static_cast<uint32_t>(request.fast) * 0x165667B1u;
+                           static_cast<uint32_t>(request.fast) * 0x165667B1u +
+                           static_cast<uint32_t>(request.is_long) * 0xD3A2646Cu;
     return (mixed >> 16) % kBuckets;
   }
 

@@ -12,7 +12,7 @@ from kernels.cli.subjects import find_problems, obtain_all, spec_of, with_varian
 from kernels.cli.usage import usage
 
 if TYPE_CHECKING:
-    from kernels.problem import Request
+    from kernels.problem import Problem, Request
 
 __all__ = ["add_to"]
 
@@ -53,10 +53,9 @@ def _run(arguments: argparse.Namespace) -> int:
         requests = [
             (problem, request, variant)
             for place, problem, variant in with_variants(places, problems, arguments)
-            for request in _requests(problem.default_request(*place), arguments)
+            for asked in _requests(problem.default_request(*place), arguments)
+            for request in _lengths(problem, asked, variant)
         ]
-        for wanted in requests:
-            spec_of(*wanted)  # a request that nothing serves is said before anything is built
     build_report(Console(), obtain_all(requests))
     return 0
 
@@ -69,3 +68,26 @@ def _requests(default: Request, arguments: argparse.Namespace) -> list[Request]:
         for head_dim in arguments.head_dim or [default.head_dim]
         for group_size in arguments.group_size or [default.group_size]
     ]
+
+
+def _lengths(problem: Problem, request: Request, variant: str) -> list[Request]:
+    """``request`` for short sequences and for long ones, as far as there is a kernel for them.
+
+    Raises ``ValueError`` where there is one for neither, before anything is built.
+    """
+    from kernels.problem import NARROW_HEAD_DIM
+
+    both = [request]
+    if request.device == "cuda" and request.head_dim <= NARROW_HEAD_DIM:
+        both.append(replace(request, long=True))
+    found, errors = [], []
+    for each in both:
+        try:
+            spec_of(problem, each, variant)
+        except ValueError as error:
+            errors.append(error)
+        else:
+            found.append(each)
+    if not found:
+        raise errors[0]
+    return found

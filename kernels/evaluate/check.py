@@ -20,7 +20,7 @@ from kernels.evaluate.precision import apart, fast_allowed, full, kept, now
 from kernels.evaluate.result import CheckRow
 from kernels.evaluate.timing.host import once, time_once
 from kernels.evaluate.timing.turns import time_eager
-from kernels.problem import Case, Problem, Request, Variant, choose_variant
+from kernels.problem import Case, Problem, Request, Variant, choose_variant, is_long
 
 __all__ = [
     "Trial",
@@ -151,7 +151,7 @@ def request_of(problem: Problem, case: Case, device: str, arch: str) -> Request:
     )
     if case.shape.get("num_kv_heads"):
         request = replace(request, group_size=case.shape["num_heads"] // case.shape["num_kv_heads"])
-    return request
+    return replace(request, long=is_long(device, request.head_dim, case.shape))
 
 
 def on_device(inputs: list[Any], device: str) -> list[Any]:

@@ -37,12 +37,12 @@ _EXIT_WAIT_S = 120.0
 
 # struct KernelRequest and struct KernelEntry of kernels/bindings/registry.h. As struct
 # formats: a ctypes.Structure takes a hundredth of what a warm start may to define.
-_REQUEST = struct.Struct("6i")  # device type, device index, dtype, head_dim, group size, fast
+_REQUEST = struct.Struct("7i")  # device type, device index, dtype, head_dim, group size, fast, long
 _ENTRY = struct.Struct(f"PP{_ERROR_BYTES}s")  # launch, error_string, error
 _FUNCTIONS = struct.Struct("PP")  # its first two
 _RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 
-# (device type, device index, dtype, head_dim, group size, fast) as the binding asks for it
+# (device type, device index, dtype, head_dim, group size, fast, long) as the binding asks for it
 _Numbers = tuple[int, ...]
 # (device, dtype, head_dim, group size)
 _Specialisation = tuple[Any, ...]
@@ -65,7 +65,8 @@ class Operator:
     serve; :meth:`fast_allowed`, whether torch's settings allow that. A caller asks, and
     calls the one or the other: so a compiled graph holds what its guards stand for.
     ``has_fast_form(capability, dtype, head_dim)`` says for which CUDA requests there is
-    such a kernel; for all others the twins run the same one.
+    such a kernel; for all others the twins run the same one. ``has_long_form``, asked alike, says
+    for which requests of :func:`kernels.problem.is_long` calls there is another library.
 
     ``asks`` is whether a caller of the next two must ask: False while no request with a fast form
     was met and no graph was traced, so that calls which have none need not pay for the question.
@@ -95,6 +96,7 @@ class Operator:
         setup_context: Callable[..., Any],
         backward: Callable[..., Any],
         has_fast_form: Callable[[str, str, int], bool] = lambda capability, dtype, head_dim: False,
+        has_long_form: Callable[[str, str, int], bool] = lambda capability, dtype, head_dim: False,
     ) -> None:
         self.name = name
         self.loaded = False
@@ -104,6 +106,7 @@ class Operator:
         self._setup_context = setup_context
         self._backward = backward
         self._has_fast_form = has_fast_form
+        self._has_long_form = has_long_form
         self._binding: ctypes.CDLL | None = None
         self._cuda_index: int | None = None  # a device that was asked for
         self._start: warm.Note | None = None  # what an earlier process noted for the first call
@@ -113,6 +116,7 @@ class Operator:
         # What the binding asked, and where it keeps the answer for as long as the process lives.
         self._resolved: dict[_Specialisation, list[tuple[_Numbers, int]]] = {}
         self._libraries: dict[tuple[_Numbers, str], ctypes.CDLL] = {}
+        self._prepared: dict[tuple[int, warm.Question], ctypes.CDLL] = {}  # by CUDA device
         _operators.append(self)
 
     def load(self) -> None:
@@ -283,8 +287,11 @@ class Operator:
 
         choose_variant(self._problem(), request, variant)
         asked = (request.device, request.dtype, request.head_dim, request.group_size)
-        self._wanted[asked] = variant
+        wanted = (*asked, request.long)
+        self._wanted[wanted] = variant
         for numbers, entry in self._resolved.get(asked, ()):
+            if numbers[6] != request.long:
+                continue
             key = (numbers, variant)
             if key not in self._libraries:
                 self._libraries[key] = self._library(*numbers)
@@ -331,23 +338,36 @@ class Operator:
         )
 
     def _library(
-        self, device_type: int, index: int, dtype_number: int, head_dim: int, group_size: int, fast: int
+        self,
+        device_type: int,
+        index: int,
+        dtype_number: int,
+        head_dim: int,
+        group_size: int,
+        fast: int,
+        is_long: int,
     ) -> ctypes.CDLL:
         device, dtype = _DEVICES[device_type], _DTYPES[dtype_number]
         fast_form = bool(fast) and self._fast_form_of(device_type, index, dtype_number, head_dim)
         capability = _cpu_capability() if device == "cpu" else _cuda_capability(index)
-        variant = self._wanted.get((device, dtype, head_dim, group_size), _variable())
+        variant = self._wanted.get((device, dtype, head_dim, group_size, bool(is_long)), _variable())
+        long_form = bool(is_long) and self._has_long_form(capability, dtype, head_dim)
 
         def spec() -> KernelSpec:
             from kernels.jit.spec import kernel_spec
             from kernels.problem import Request
 
-            request = Request(device, _arch(device, capability), dtype, head_dim, group_size)
+            arch = _arch(device, capability)
+            request = Request(device, arch, dtype, head_dim, group_size, long_form)
             return kernel_spec(self._problem(), request, variant, fast=fast_form)
 
-        question = self._question(device, capability, dtype, head_dim, group_size, variant, fast_form)
+        question = self._question(
+            device, capability, dtype, head_dim, group_size, variant, fast_form, long_form
+        )
         if device == "cpu":
             return self._answer(question, spec)
+        if (index, question) in self._prepared:
+            return self._prepared[index, question]
         import torch
 
         with torch.cuda.device(index):
@@ -355,6 +375,7 @@ class Operator:
                 from kernels.errors import CaptureError
 
                 at = " at this float32 matmul precision" if fast_form else ""
+                at += " with sequences as long as these" if long_form else ""
                 raise CaptureError(
                     f"{self.name} with {dtype}, head_dim={head_dim}, group_size={group_size} is first "
                     f"called{at} inside CUDA graph capture, where nothing can be built or loaded; call it "
@@ -371,6 +392,7 @@ class Operator:
                 f"{self.name} cannot be loaded on cuda:{index} ({_arch(device, capability)}): "
                 f"{describe(code).decode()} (CUDA error {code})"
             )
+        self._prepared[index, question] = library
         return library
 
     def _question(
@@ -382,8 +404,9 @@ class Operator:
         group_size: int,
         variant: str,
         fast: bool = False,
+        is_long: bool = False,
     ) -> warm.Question:
-        which = _named(variant) or (("fast",) if fast else ())
+        which = (*(_named(variant) or (("fast",) if fast else ())), *(("long",) if is_long else ()))
         return (self.name, device, capability, dtype, str(head_dim), str(group_size), *which)
 
     def _answer(

@@ -326,10 +326,19 @@ def test_explain_belongs_to_its_thread_and_its_error(
     assert operator.explain(caught.value) is caught.value  # asked once, forgotten
 
 
-def resolve(operator: Operator, device_type: int, *, fast: bool = False) -> tuple[int, str]:
+# As in the binding, an entry stays where it is.
+ENTRIES: list[Any] = []
+
+
+def resolve(
+    operator: Operator, device_type: int, *, fast: bool = False, is_long: bool = False
+) -> tuple[int, str]:
     """Ask the resolver as the binding does."""
-    request = ctypes.create_string_buffer(operator_module._REQUEST.pack(device_type, 0, 0, 8, 1, fast))
+    request = ctypes.create_string_buffer(
+        operator_module._REQUEST.pack(device_type, 0, 0, 8, 1, fast, is_long)
+    )
     entry = ctypes.create_string_buffer(operator_module._ENTRY.size)
+    ENTRIES.append(entry)
     code = operator._resolve(ctypes.addressof(request), ctypes.addressof(entry))
     launch, error_string, error = operator_module._ENTRY.unpack(entry.raw)
     assert (launch != 0) == (error_string != 0) == (code == 0)
@@ -355,7 +364,7 @@ class Library:
 
 
 @pytest.fixture
-def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def pretend_cuda(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A CUDA device, as far as the resolver looks; returns the devices that were made current."""
     current: list[int] = []
 
@@ -369,6 +378,7 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         def __exit__(self, *args: Any) -> None:
             pass
 
+    monkeypatch.setattr(operator, "_prepared", {})
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "device", Current)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -393,6 +403,19 @@ def test_first_call_of_the_fast_form_inside_capture_says_so(
     monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: True)
     code, words = resolve(operator, 1, fast=True)
     assert code == 1 and "first called at this float32 matmul precision inside CUDA graph capture" in words
+
+
+def test_long_calls_inside_capture_need_one_before_only_where_their_library_is_another(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
+) -> None:
+    monkeypatch.setattr(operator, "_answer", lambda *args: Ready())
+    assert resolve(operator, 1)[0] == 0
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(operator, "_answer", lambda *args: pytest.fail("loaded inside capture"))
+    assert resolve(operator, 1, is_long=True)[0] == 0
+    monkeypatch.setattr(operator, "_has_long_form", lambda *asked: True)
+    code, words = resolve(operator, 1, is_long=True)
+    assert code == 1 and "first called with sequences as long as these inside CUDA graph capture" in words
 
 
 class Ready(Library):
@@ -437,14 +460,27 @@ def test_the_resolver_asks_for_the_fast_form_where_there_is_one(
 ) -> None:
     for fast in (False, True, False):
         assert resolve(operator, 1, fast=fast)[0] == 0
-    assert asked == [("exact", ()), ("less", ("fast",)), ("exact", ())]
+    assert asked == [("exact", ()), ("less", ("fast",))], "the third was there"
     monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: False)
     assert resolve(operator, 1, fast=True)[0] == 0
-    assert asked[3:] == [("exact", ())]
+    assert asked[2:] == []
     monkeypatch.setenv("KERNELS_VARIANT", "exact")
     monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: True)
     assert resolve(operator, 1, fast=True)[0] == 0
-    assert asked[4:] == [("exact", ("variant exact",))]
+    assert asked[2:] == [("exact", ("variant exact",))]
+
+
+def test_the_resolver_asks_for_the_long_form_where_there_is_one(
+    operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator, "_has_long_form", lambda *asked: asked == ("9.0", "float32", 8))
+    for is_long in (False, True, False):
+        assert resolve(operator, 1, is_long=is_long)[0] == 0
+    assert asked == [("exact", ()), ("exact", ("long",))], "the third was there"
+    request = Request("cuda", "sm_90a", "float32", 8, long=True)
+    operator.use(request, "less")
+    assert asked[2:] == [("less", ("variant less", "long"))], "what is short stays as it is"
+    operator.use(request, "")
 
 
 @pytest.mark.parametrize("fast", [False, True])
