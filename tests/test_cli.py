@@ -297,6 +297,15 @@ def test_build_for_the_cpu_prints_what_was_built(built: None, capsys: pytest.Cap
         assert words in shown
 
 
+def test_verbs_that_show_kernels_look_at_the_default_inputs_alone() -> None:
+    """A library for each shape that is drawn would take long, and its kernels would hide those asked for."""
+    from kernels import cli
+
+    for verb, trials in (("evaluate", 5), ("profile", 0), ("sass", 0), ("roofline", 0)):
+        assert cli._parser().parse_args([verb, "gqa_attn"]).trials == trials
+    assert cli._parser().parse_args(["sass", "gqa_attn", "--trials", "3"]).trials == 3
+
+
 def test_build_without_a_gpu_reports_resources(capsys: pytest.CaptureFixture[str]) -> None:
     from kernels.toolchain import find_cuda
 

@@ -50,7 +50,7 @@ def add_to(verbs: Any) -> None:
     ):
         verb = verbs.add_parser(name, help=words)
         add_pair(verb, package=True)
-        _add_options(verb)
+        _add_options(verb, trials=5 if name == "evaluate" else 0)
         verb.set_defaults(run=_evaluate, verb=name)
     specs = verbs.add_parser("specs", help="what a subject is: inputs, parameters, operations, bytes")
     add_pair(specs, package=True)
@@ -71,9 +71,10 @@ def add_to(verbs: Any) -> None:
     report.set_defaults(run=_report)
 
 
-def _add_options(verb: argparse.ArgumentParser) -> None:
+def _add_options(verb: argparse.ArgumentParser, trials: int = 5) -> None:
     verb.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is a GPU)")
-    verb.add_argument("--trials", type=positive, default=5, metavar="N", help="fresh inputs (default: 5)")
+    words = f"fresh inputs (default: {trials or 'none, nor the cases of a package'})"
+    verb.add_argument("--trials", type=positive, default=trials, metavar="N", help=words)
     verb.add_argument(
         "--seconds", type=above_zero, default=0.5, metavar="S", help="of samples for each time (default: 0.5)"
     )

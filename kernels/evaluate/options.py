@@ -15,6 +15,7 @@ __all__ = ["Options"]
 class Options:
     """``trials`` with fresh seeds beyond the default; ``seconds`` of samples for each row of times.
 
+    With no trials the default inputs are all: no cast to float32 and none of a package's cases.
     ``time_limit`` is for one request to a worker, which may hold a whole compilation.
     ``memory_bytes`` 0 allows nine tenths of what is free. ``parts`` are what is measured
     beside correctness: ``"timing"``, ``"memory"``, ``"launches"``, ``"roofline"``,

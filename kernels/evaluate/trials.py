@@ -75,6 +75,17 @@ class Trials(Sides):
         self.default = default
         yield from self._repeated(default)
         yield from self._swapped(default)
+        if self.options.trials:
+            yield from self._others()
+        else:
+            self.skipped["other inputs"] = (
+                "the default ones alone were asked for; check and evaluate draw more"
+            )
+        if self.options.device == "cuda":
+            yield from self._ordered()
+
+    def _others(self) -> Iterator[TrialResult]:
+        """Fresh inputs, their cast to float32, and a package's cases."""
         for number in range(1, self.options.trials + 1):
             kind = "jitter" if self._jitters else "default"
             drawn = self.draw(f"{kind} {number}", kind, number)
@@ -87,8 +98,6 @@ class Trials(Sides):
             drawn = self.draw(name, "default", 1, case=name)
             if drawn is not None:
                 yield from self._fresh(drawn)
-        if self.options.device == "cuda":
-            yield from self._ordered()
 
     def _repeated(self, drawn: Drawn) -> Iterator[TrialResult]:
         """The default inputs three times: the first call, and two that must say the same."""

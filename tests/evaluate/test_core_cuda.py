@@ -23,6 +23,8 @@ from kernels.evaluate.rounds_cuda import CudaRounds
 from kernels.evaluate.rules import CANDIDATE, FRESH, OFTEN, REPEATED
 from kernels.evaluate.sides import ReferenceFailed
 from kernels.evaluate.unavailable import Unavailable
+from kernels.evaluate.workers.baselines import Baselines
+from kernels.evaluate.workers.calls import InputSets
 from kernels.evaluate.workers.candidate import Candidate
 from kernels.evaluate.workers.cuda import Timers, timed
 from kernels.evaluate.workers.isolation import Worker, WorkerFailed
@@ -251,6 +253,30 @@ def test_timers_follow_the_sets_to_their_new_places(monkeypatch: pytest.MonkeyPa
     assert len(set(sizes[1::2])) == 11
     assert timers.of("candidate", model, [["c"], ["d"]]) is timer
     assert timed(timer, "graph", "cold", 3, 1.0)[1] == ["output of c", "output of d"]
+
+
+def test_a_baseline_is_timed_where_its_content_lies_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, seen = SimulatedGpu(), list[Any]()
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        gpu.launch(5.0)
+        seen.append(x)
+        return x
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 0))
+    sets = InputSets("cpu")
+    baselines = Baselines("cpu", sets)
+    baselines._timers = Timers(cast(Any, gpu))
+    assert baselines.make(model, [torch.ones(2)], dict, compiled=False)["routes"] == [REFERENCE]
+    for place in (0, 1):
+        baselines.move(place)
+        content = [[torch.full((2,), float(10 * place + number))] for number in range(2)]
+        sets._values.update(enumerate(content))
+        seen.clear()
+        reply = baselines.cuda_time(REFERENCE, "graph", "warm", sets=2, samples=3, budget=1.0)
+        assert reply["samples_us"] == pytest.approx([5.0] * 3, rel=0.01) and reply["complete"]
+        assert {id(x) for x in seen} == {id(value[0]) for value in content}
 
 
 class _Sampler:

@@ -108,6 +108,15 @@ def test_a_good_candidate(tmp_path: Path) -> None:
     assert "cast to float32" in found.skipped
 
 
+def test_no_trials_are_the_default_inputs_alone(tmp_path: Path) -> None:
+    found = run(tmp_path, "return self.right(x)", trials=0, parts=("timing",))
+    assert found.status == "PASS", found.reason
+    told = [(trial.name, trial.kind) for trial in found.trials if trial.kind != "timed"]
+    again = [f"default{words}" for words in ("", ", again 1", ", again 2", ", two elements swapped")]
+    assert told == [(name, "default") for name in again]
+    assert found.timing is not None and "other inputs" in found.skipped
+
+
 def test_two_calls_make_the_least_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine too, a timed call follows another at once, on new content: reuse is wrong."""
     monkeypatch.setattr(rounds, "_SAMPLE_SECONDS", 1e-9)  # as if one call were long enough

@@ -15,8 +15,9 @@ from test_core_judge import CANDIDATE, REFERENCE, run
 from kernels.evaluate import precision
 from kernels.evaluate.evaluation import Evaluation
 from kernels.evaluate.measures import ceilings, nvidia_tools
+from kernels.evaluate.workers.baselines import Baselines
+from kernels.evaluate.workers.calls import InputSets
 from kernels.evaluate.workers.isolation import Limits, Worker
-from kernels.evaluate.workers.reference import Reference
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 SET_HIGH = "import torch\ntorch.set_float32_matmul_precision('high')\n"
@@ -188,15 +189,14 @@ def test_peers_leave_the_references_process_as_it_was() -> None:
 
         return call
 
-    reference: Any = Reference("cpu")
-    inputs = [torch.ones(2)]
-    reference._draw = type("Draw", (), {"model": staticmethod(noted("reference")), "inputs": inputs})
+    sets, inputs = InputSets("cpu"), [torch.ones(2)]
+    sets._values[0] = inputs
+    baselines = Baselines("cpu", sets)
     peers = {"lowers": lowers, "plain": noted("plain")}
-    reference._side = type("Side", (), {"peers": staticmethod(lambda: peers)})
-    reference._sets._values[0] = inputs
-    assert reference.baselines(compiled=False) == {"routes": ["reference", *peers], "failed": {}}
+    made = baselines.make(noted("reference"), inputs, lambda: peers, compiled=False)
+    assert made == {"routes": ["reference", *peers], "failed": {}}
     for name in ("lowers", "reference", "plain"):
-        reference.time(name, 1, 2)
+        baselines.time(name, 1, 2)
     assert {name: {*found} for name, found in seen.items()} == {
         "reference": {"none"},
         "plain": {"none"},
@@ -218,10 +218,8 @@ def test_a_loop_over_rows_is_not_compiled(rows: int, monkeypatch: pytest.MonkeyP
         return given
 
     monkeypatch.setattr(torch, "compile", compile_)
-    reference: Any = Reference("cpu")
-    reference._draw = type("Draw", (), {"model": staticmethod(model), "inputs": [torch.ones(rows, 3)]})
-    reference._side = type("Side", (), {"peers": staticmethod(dict)})
-    made = reference.baselines(compiled=True)
+    baselines = Baselines("cpu", InputSets("cpu"))
+    made = baselines.make(model, [torch.ones(rows, 3)], dict, compiled=True)
     (name,) = {*made["routes"], *made["failed"]}
     assert name == "torch.compile of the reference"
     if rows == 40:

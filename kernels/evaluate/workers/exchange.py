@@ -37,6 +37,7 @@ __all__ = [
     "map_value",
     "read_value",
     "rebuilt",
+    "sent",
     "tensors_of",
     "write_value",
 ]
@@ -368,6 +369,12 @@ def tensors_of(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, Mapping):
         return [found for key, item in value.items() for found in tensors_of(item, f"{path}[{key!r}]")]
     return []
+
+
+def sent(written: dict[str, Any]) -> dict[str, Any]:
+    """As another worker gets it: so it is known that the layout is the same."""
+    received: dict[str, Any] = json.loads(json.dumps(written))
+    return received
 
 
 def describe(value: Any) -> tuple[str, ...]:

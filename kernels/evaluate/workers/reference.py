@@ -1,4 +1,4 @@
-"""The reference's worker: makes the inputs, the expected outputs, the float64 results and the baselines.
+"""The reference's worker: makes the inputs, the expected outputs and the float64 results; has the baselines.
 
 Plain files draw inputs from ``get_inputs`` after seeding every generator; problem
 packages from their cases and ``jitter``. The reference runs in its own dtype and, where it
@@ -8,34 +8,22 @@ can, once more in float64. A draw on which it fails is drawn again and counted.
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.evaluate.correctness import unravel
-from kernels.evaluate.precision import Settings, apart, kept, now
 from kernels.evaluate.result import as_json
-from kernels.evaluate.timing.host import no_collector
-from kernels.evaluate.workers.calls import (
-    InputSets,
-    Staged,
-    make_sampler,
-    mapped,
-    synchroniser,
-)
+from kernels.evaluate.workers.baselines import Baselines
+from kernels.evaluate.workers.calls import InputSets, synchroniser
 from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
-from kernels.evaluate.workers.exchange import describe, tensors_of, write_value
+from kernels.evaluate.workers.exchange import describe, sent, tensors_of, write_value
 
 __all__ = ["Reference", "handlers"]
 
 _MOST_REDRAWS = 20
-# Of a graph: torch.compile takes 10 to 30 ms for each, so this many are what a minute or two are enough for.
-_MOST_OPERATIONS = 4500
 
 
 def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
@@ -53,17 +41,17 @@ def handlers(device: str) -> dict[str, Callable[..., dict[str, Any]]]:
         "expect_contents": reference.expect_contents,
         "movement": reference.movement,
         "gradients": reference.gradients,
-        "baselines": reference.baselines,
-        "time": reference.time,
-        "cuda_time": reference.cuda_time,
-        "move": reference.move,
+        "baselines": reference.make_baselines,
+        "time": reference.baselines.time,
+        "cuda_time": reference.baselines.cuda_time,
+        "move": reference.baselines.move,
         "pace": reference.pace,
         "count": reference.count,
     }
 
 
 class Reference:
-    """The state of the worker: where draws come from, the current one, the contents being timed."""
+    """The state of the worker: where draws come from, the current one, the contents being timed on."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -74,13 +62,8 @@ class Reference:
         self._changed: list[torch.Tensor] = []
         self._random = False
         self._sets = InputSets(device)
-        self._sample = make_sampler(device)
         self._synchronise = synchroniser(device)
-        self._routes: dict[str, Callable[..., Any]] = {}
-        self._settings: dict[str, Settings] = {}
-        self._copies: list[Any] = []
-        self._returned: list[Any] = []
-        self._timers: Any = None
+        self.baselines = Baselines(device, self._sets)
 
     def open(self, path: str, package: str, draws: bool) -> dict[str, Any]:
         """Load the reference file, or the problem package."""
@@ -185,7 +168,7 @@ class Reference:
         written = []
         for number, seed in enumerate(seeds):
             inputs = self._side.default_inputs(seed)
-            written.append(_sent(write_value(inputs, Path(folder) / f"{name}.{number}.in")))
+            written.append(sent(write_value(inputs, Path(folder) / f"{name}.{number}.in")))
             # As the candidate's: into the memory that the set has.
             self._sets.load(number, Path(folder), written[-1])
         return {"inputs": written}
@@ -200,7 +183,7 @@ class Reference:
     def expect_contents(
         self, folder: str, name: str, count: int, in_float64: bool, seed: int | None
     ) -> dict[str, Any]:
-        """What float64, or the reference, says to the first ``count`` sets; seeded as in :meth:`time`."""
+        """What float64, or the reference, says to the first ``count`` sets; seeded as when they are timed."""
         draw = self._current()
         call: Any = draw.oracle if in_float64 else draw.model
         outputs = []
@@ -241,85 +224,10 @@ class Reference:
         found = gradients(draw.model, draw.inputs, seed)
         return {"gradients": write_value(found, Path(folder) / f"{name}.grad", values_only=True)}
 
-    def baselines(self, compiled: bool) -> dict[str, Any]:
+    def make_baselines(self, compiled: bool) -> dict[str, Any]:
         """Make the routes that are timed beside the candidate; why those that fail on the default do."""
         draw = self._current()
-        routes: dict[str, tuple[Callable[..., Any], Settings]] = {"reference": (draw.model, now())}
-        peers, theirs = apart(self._side.peers)
-        routes.update({name: (peer, theirs) for name, peer in peers.items()})
-        if compiled:
-            torch._dynamo.reset()
-            routes = {"torch.compile of the reference": (torch.compile(draw.model), now())}
-        failed = {}
-        for name, (route, settings) in routes.items():
-            self._settings[name] = settings
-            try:
-                with self._at_its_precision(name), torch.no_grad():
-                    if compiled:
-                        _refuse_long(draw)
-                    route(*draw.inputs)
-                    self._synchronise()
-            except _TooLong as error:
-                failed[name] = str(error)
-                continue
-            except Exception as error:
-                failed[name] = f"{type(error).__name__}: {error}"[:300]
-                continue
-            self._routes[name] = route
-        return {"routes": list(self._routes), "failed": failed}
-
-    def time(
-        self, route: str, sets: int, passes: int, seed: int | None = None, folder: str = ""
-    ) -> dict[str, Any]:
-        """Nanoseconds of ``passes`` of one route over the first ``sets`` sets.
-
-        With a ``folder`` for files, as the candidate's worker does it on new content: written, read and put
-        in place just before, results copied and kept as long. What that leaves in the allocator and in the
-        caches is in the time of both.
-        """
-        self._copies = []
-        staged = [self._written_and_read(Path(folder), number) for number in range(sets if folder else 0)]
-        moves = self._sets.moves(staged)
-        values = [self._sets[number] for number in range(sets)]
-        with self._at_its_precision(route), torch.no_grad(), no_collector(collect=False):
-            if moves:
-                self._routes[route](*values[0])
-            for ours, theirs in moves:
-                ours.copy_(theirs)
-            nanoseconds, outputs = self._sample(self._routes[route], values, passes, seed)
-            copies = [mapped(output, torch.Tensor.clone) for output in reversed(outputs)]
-        self._copies, self._returned = copies, outputs
-        return {"ns": nanoseconds}
-
-    def _written_and_read(self, folder: Path, number: int) -> Staged:
-        path = folder / f"set.{number}"
-        written = _sent(write_value(self._sets[number], path))
-        staged = self._sets.stage(folder, written)
-        path.unlink()
-        return staged
-
-    def cuda_time(
-        self, route: str, mode: str, cache: str, sets: int, samples: int, budget: float
-    ) -> dict[str, Any]:
-        """Samples of the CUDA timer of one route over the first ``sets`` sets."""
-        from kernels.evaluate.workers.cuda import Timers, timed
-
-        if self._timers is None:
-            self._timers = Timers()
-        values = [self._sets[number] for number in range(sets)]
-        # A timer reads the tensors it was made for; new content is written into them.
-        with self._at_its_precision(route):
-            timer = self._timers.of((route, len(values)), self._routes[route], values)
-            reply, _ = timed(timer, mode, cache, samples, budget)
-        return reply
-
-    def move(self, place: int) -> dict[str, Any]:
-        """Have the sets that are loaded next, and what is made of them, lie in other memory."""
-        self._sets.drop(0)
-        self._copies, self._returned = [], []
-        if self._timers is not None:
-            self._timers.move(place)
-        return {}
+        return self.baselines.make(draw.model, draw.inputs, self._side.peers, compiled)
 
     def pace(self, samples: int) -> dict[str, Any]:
         """Microseconds of one of ``samples`` replays that nobody is judged by, by the GPU's events."""
@@ -337,13 +245,6 @@ class Reference:
         with torch.no_grad():
             flops, least_bytes, by = count(draw.model, draw.inputs)
         return {"flops": flops, "least_bytes": least_bytes, "by": by}
-
-    @contextmanager
-    def _at_its_precision(self, route: str) -> Iterator[None]:
-        """A peer that changes torch's float32 precision does so for itself alone."""
-        with kept():
-            self._settings[route].restore()
-            yield
 
     def _current(self) -> Draw:
         if self._draw is None:
@@ -425,31 +326,3 @@ def _exchange_extremes(tensor: torch.Tensor) -> bool:
     with torch.no_grad():
         tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
     return True
-
-
-def _sent(written: dict[str, Any]) -> dict[str, Any]:
-    """As another worker gets it: so it is known that the layout is the same."""
-    sent: dict[str, Any] = json.loads(json.dumps(written))
-    return sent
-
-
-class _Operations(TorchDispatchMode):
-    """Counts what is called while it is entered."""
-
-    count = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return operation(*args, **(kwargs or {}))
-
-
-def _refuse_long(draw: Draw) -> None:
-    """Raise where torch.compile would take minutes, as for a loop over the rows of a matrix."""
-    with _Operations() as operations:
-        draw.model(*draw.inputs)
-    if operations.count > _MOST_OPERATIONS:
-        raise _TooLong(f"a call makes {operations.count} operations, which take minutes to compile")
-
-
-class _TooLong(RuntimeError):
-    pass
