@@ -512,7 +512,7 @@ def test_variants_by_name(
     )
     problem = dataclasses.replace(gqa_attn.PROBLEM, variants=(again, vectorised))
     monkeypatch.setattr("kernels.problem.find_problem", lambda name: problem)
-    monkeypatch.setattr(OPERATOR, "_problem", lambda: problem)
+    monkeypatch.setattr(OPERATOR.resolver, "_problem", lambda: problem)
     bench = "bench gqa_attn --device cpu --seconds 0.01 --json --shape seqlen=16".split()
 
     both = "--shape seqlen=16 head_dim=64 --variant vectorised --variant again".split()

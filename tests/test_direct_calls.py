@@ -180,9 +180,9 @@ def test_a_kernel_that_nobody_called_is_left_to_the_operator(
     problem: Problem, operator: Operator, device: str
 ) -> None:
     """It is built there, with the words for who waits."""
-    before = {asked: list(numbers) for asked, numbers in operator._resolved.items()}
+    before = {asked: list(numbers) for asked, numbers in operator.resolver._resolved.items()}
     assert operator.direct(*make(problem, device, head_dim=199)) is None
-    assert operator._resolved == before
+    assert operator.resolver._resolved == before
 
 
 def test_nothing_is_kept(inputs: list[Tensor], operator: Operator) -> None:

@@ -132,14 +132,14 @@ def fast_head_dim(operator: Operator, problem: Problem, monkeypatch: pytest.Monk
         fast=True,
     )
     extended = replace(problem, variants=(fills, *problem.variants))
-    problem_here = operator._problem
+    problem_here = operator.resolver._problem
 
     def its_problem() -> Problem:
         return extended
 
     its_problem.__code__ = its_problem.__code__.replace(co_filename=problem_here.__code__.co_filename)
-    monkeypatch.setattr(operator, "_problem", its_problem)
-    monkeypatch.setattr(operator, "_fast_form_of", lambda *numbers: numbers[3] == head_dim)
+    monkeypatch.setattr(operator.resolver, "_problem", its_problem)
+    monkeypatch.setattr(operator.resolver, "_fast_form_of", lambda *numbers: numbers[3] == head_dim)
     monkeypatch.setattr(operator, "asks", False)
     return head_dim
 
@@ -222,10 +222,11 @@ def test_loading_under_a_lower_setting_asks_from_the_start(
     """No accurate kernel is built to find out that another is wanted."""
     legacy("high")()
     monkeypatch.setattr(operator, "loaded", False)
-    before = len(operator._resolved)
+    before = len(operator.resolver._resolved)
     assert is_fast(problem.model_new()(*make(problem, fast_head_dim)), fast_head_dim)
-    assert operator.asks and len(operator._resolved) == before + 1
-    assert [numbers[5] for numbers, _ in operator._resolved["cpu", "float32", fast_head_dim, 1]] == [1]
+    assert operator.asks and len(operator.resolver._resolved) == before + 1
+    asked = operator.resolver._resolved["cpu", "float32", fast_head_dim, 1]
+    assert [numbers[5] for numbers, _ in asked] == [1]
 
 
 def test_gradients_pass_through_the_fast_form(problem: Problem, fast_head_dim: int) -> None:

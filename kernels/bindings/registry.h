@@ -14,8 +14,7 @@
 #include "bindings/attention_params.h"
 #include "bindings/tensor.h"
 
-// The part of a call that decides which kernel library serves it. Mirrored by a
-// ctypes structure in kernels/jit/operator.py.
+// The part of a call that decides which kernel library serves it. kernels/jit/resolver.py unpacks it.
 struct KernelRequest {
   int32_t device_type;  // 0 CPU, 1 CUDA
   int32_t device_index;

@@ -18,7 +18,9 @@ from kernels import device
 from kernels.errors import CaptureError, CompileError, LaunchError, ToolchainError
 from kernels.jit import build, load, warm
 from kernels.jit import operator as operator_module
+from kernels.jit import resolver as resolver_module
 from kernels.jit.operator import Operator, use_variant
+from kernels.jit.resolver import Resolver
 from kernels.problem import Problem, Request
 
 
@@ -42,7 +44,7 @@ def current() -> dict[str, Problem]:
 def loaded(tmp_path_factory: pytest.TempPathFactory, current: dict[str, Problem]) -> Operator:
     """The operator, loaded once: torch takes its names once per process."""
     operator = make_operator(current["problem"])
-    operator._problem = lambda: current["problem"]
+    operator.resolver._problem = lambda: current["problem"]
     operator.load()
     return operator
 
@@ -192,7 +194,7 @@ def test_long_words_are_cut_for_cpp_and_whole_for_python(
     def fail(*args: Any) -> None:
         raise ToolchainError(words, "none")
 
-    monkeypatch.setattr(operator, "_library", fail)
+    monkeypatch.setattr(operator.resolver, "_library", fail)
     error = call(operator, tensor(88))
     assert isinstance(error, ToolchainError) and error.missing == words
 
@@ -245,7 +247,7 @@ def test_switching_variants_again_loads_nothing(
     assert _value(operator, 203) == 203
     operator.use(request, "other")
     operator.use(request, "fill")
-    monkeypatch.setattr(operator, "_library", lambda *numbers: pytest.fail("loaded before"))
+    monkeypatch.setattr(operator.resolver, "_library", lambda *numbers: pytest.fail("loaded before"))
     operator.use(request, "other")
     assert _value(operator, 203) == 99
 
@@ -292,16 +294,16 @@ def test_a_note_on_one_variant_is_no_answer_for_another(
     operator: Operator, current: dict[str, Problem]
 ) -> None:
     current["problem"] = _of_two()
-    plain = operator._question("cpu", "AVX2", "float32", 8, 1, "")
+    plain = operator.resolver._question("cpu", "AVX2", "float32", 8, 1, "")
     assert plain == ("tiny", "cpu", "AVX2", "float32", "8", "1")
-    assert operator._question("cpu", "AVX2", "float32", 8, 1, "other") != plain
+    assert operator.resolver._question("cpu", "AVX2", "float32", 8, 1, "other") != plain
 
 
 def test_interrupt_passes_through_cpp(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(operator, "_library", interrupted)
+    monkeypatch.setattr(operator.resolver, "_library", interrupted)
     assert isinstance(call(operator, tensor(104)), KeyboardInterrupt)
 
 
@@ -311,7 +313,7 @@ def test_explain_belongs_to_its_thread_and_its_error(
     def fail(*args: Any) -> None:
         raise ToolchainError("no compiler", "get one")
 
-    monkeypatch.setattr(operator, "_library", fail)
+    monkeypatch.setattr(operator.resolver, "_library", fail)
     with pytest.raises(RuntimeError) as caught:
         operator.forward(tensor(120), tensor(120), tensor(120))
     other: list[BaseException] = []
@@ -335,12 +337,12 @@ def resolve(
 ) -> tuple[int, str]:
     """Ask the resolver as the binding does."""
     request = ctypes.create_string_buffer(
-        operator_module._REQUEST.pack(device_type, 0, 0, 8, 1, fast, is_long)
+        resolver_module._REQUEST.pack(device_type, 0, 0, 8, 1, fast, is_long)
     )
-    entry = ctypes.create_string_buffer(operator_module._ENTRY.size)
+    entry = ctypes.create_string_buffer(resolver_module._ENTRY.size)
     ENTRIES.append(entry)
-    code = operator._resolve(ctypes.addressof(request), ctypes.addressof(entry))
-    launch, error_string, error = operator_module._ENTRY.unpack(entry.raw)
+    code = operator.resolver.resolve(ctypes.addressof(request), ctypes.addressof(entry))
+    launch, error_string, error = resolver_module._ENTRY.unpack(entry.raw)
     assert (launch != 0) == (error_string != 0) == (code == 0)
     return code, error.partition(b"\0")[0].decode()
 
@@ -378,7 +380,7 @@ def pretend_cuda(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> list[in
         def __exit__(self, *args: Any) -> None:
             pass
 
-    monkeypatch.setattr(operator, "_prepared", {})
+    monkeypatch.setattr(operator.resolver, "_prepared", {})
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "device", Current)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -389,7 +391,7 @@ def test_first_call_inside_capture_is_refused(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(operator, "_answer", lambda *args: pytest.fail("loaded inside capture"))
+    monkeypatch.setattr(operator.resolver, "_answer", lambda *args: pytest.fail("loaded inside capture"))
     code, words = resolve(operator, 1)
     assert code == 1 and "call it once before" in words
     assert isinstance(operator.explain(RuntimeError(words)), CaptureError)
@@ -400,7 +402,7 @@ def test_first_call_of_the_fast_form_inside_capture_says_so(
 ) -> None:
     """The other form may have been called before."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: True)
+    monkeypatch.setattr(operator.resolver, "_has_fast_form", lambda *asked: True)
     code, words = resolve(operator, 1, fast=True)
     assert code == 1 and "first called at this float32 matmul precision inside CUDA graph capture" in words
 
@@ -408,12 +410,12 @@ def test_first_call_of_the_fast_form_inside_capture_says_so(
 def test_long_calls_inside_capture_need_one_before_only_where_their_library_is_another(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
 ) -> None:
-    monkeypatch.setattr(operator, "_answer", lambda *args: Ready())
+    monkeypatch.setattr(operator.resolver, "_answer", lambda *args: Ready())
     assert resolve(operator, 1)[0] == 0
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(operator, "_answer", lambda *args: pytest.fail("loaded inside capture"))
+    monkeypatch.setattr(operator.resolver, "_answer", lambda *args: pytest.fail("loaded inside capture"))
     assert resolve(operator, 1, is_long=True)[0] == 0
-    monkeypatch.setattr(operator, "_has_long_form", lambda *asked: True)
+    monkeypatch.setattr(operator.resolver, "_has_long_form", lambda *asked: True)
     code, words = resolve(operator, 1, is_long=True)
     assert code == 1 and "first called with sequences as long as these inside CUDA graph capture" in words
 
@@ -444,13 +446,13 @@ def asked(
 
     def answer(question: tuple[str, ...], spec: Callable[[], Any], *, binding: str = "") -> Any:
         if binding:
-            return Operator._answer(operator, question, spec, binding=binding)
+            return Resolver._answer(operator.resolver, question, spec, binding=binding)
         found.append((spec().variant, question[6:]))
         return Ready()
 
-    monkeypatch.setattr(operator, "_answer", answer)
-    monkeypatch.setattr(operator, "_resolved", {})
-    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: asked == ("9.0", "float32", 8))
+    monkeypatch.setattr(operator.resolver, "_answer", answer)
+    monkeypatch.setattr(operator.resolver, "_resolved", {})
+    monkeypatch.setattr(operator.resolver, "_has_fast_form", lambda *asked: asked == ("9.0", "float32", 8))
     monkeypatch.setattr(operator, "asks", False)
     return found
 
@@ -461,11 +463,11 @@ def test_the_resolver_asks_for_the_fast_form_where_there_is_one(
     for fast in (False, True, False):
         assert resolve(operator, 1, fast=fast)[0] == 0
     assert asked == [("exact", ()), ("less", ("fast",))], "the third was there"
-    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: False)
+    monkeypatch.setattr(operator.resolver, "_has_fast_form", lambda *asked: False)
     assert resolve(operator, 1, fast=True)[0] == 0
     assert asked[2:] == []
     monkeypatch.setenv("KERNELS_VARIANT", "exact")
-    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: True)
+    monkeypatch.setattr(operator.resolver, "_has_fast_form", lambda *asked: True)
     assert resolve(operator, 1, fast=True)[0] == 0
     assert asked[2:] == [("exact", ("variant exact",))]
 
@@ -473,7 +475,7 @@ def test_the_resolver_asks_for_the_fast_form_where_there_is_one(
 def test_the_resolver_asks_for_the_long_form_where_there_is_one(
     operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "_has_long_form", lambda *asked: asked == ("9.0", "float32", 8))
+    monkeypatch.setattr(operator.resolver, "_has_long_form", lambda *asked: asked == ("9.0", "float32", 8))
     for is_long in (False, True, False):
         assert resolve(operator, 1, is_long=is_long)[0] == 0
     assert asked == [("exact", ()), ("exact", ("long",))], "the third was there"
@@ -501,7 +503,7 @@ def test_meeting_a_request_with_a_fast_form_makes_callers_ask(
 def test_requests_without_a_fast_form_make_nobody_ask(
     operator: Operator, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "_has_fast_form", lambda *asked: False)
+    monkeypatch.setattr(operator.resolver, "_has_fast_form", lambda *asked: False)
     assert resolve(operator, 1)[0] == 0
     x = tensor(8)
     operator.forward(x, x, x)
@@ -540,7 +542,7 @@ def test_the_setting_on_a_torch_without_the_private_getter(
 def test_device_that_cannot_run_the_kernel_is_named(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, pretend_cuda: list[int]
 ) -> None:
-    monkeypatch.setattr(operator, "_answer", lambda *args: Library())
+    monkeypatch.setattr(operator.resolver, "_answer", lambda *args: Library())
     code, words = resolve(operator, 1)
     assert code == 1 and pretend_cuda == [0]
     error = operator.explain(RuntimeError(words))
@@ -646,7 +648,7 @@ def unloaded(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
     monkeypatch.setattr(device, "peek_cuda_capability", lambda: None)
     operator = make_operator(tiny_problem.problem())
     # Another test's binding is loaded here, and building it once more takes another process.
-    monkeypatch.setattr(operator, "_binding_spec", lambda: tiny_problem.cpu_spec(136))
+    monkeypatch.setattr(operator.resolver, "_binding_spec", lambda: tiny_problem.cpu_spec(136))
     return operator
 
 
@@ -659,10 +661,10 @@ def wait_for_early_build() -> None:
 def test_prebuild_builds_the_default_in_the_background(unloaded: Operator) -> None:
     unloaded.prebuild()
     wait_for_early_build()
-    problem = unloaded._problem()
+    problem = unloaded.resolver._problem()
     request = problem.default_request("cpu", device.cpu_arch())
     assert load.obtain(build_spec(problem, request)).cached
-    assert load.obtain(unloaded._binding_spec()).cached
+    assert load.obtain(unloaded.resolver._binding_spec()).cached
     assert not unloaded.loaded and not torch.cuda.is_initialized()
 
 
@@ -682,7 +684,7 @@ def build_spec(problem: Problem, request: Request) -> Any:
 
 def test_prebuild_is_turned_off(unloaded: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELS_PREBUILD", "0")
-    monkeypatch.setattr(unloaded, "_prebuild", lambda: pytest.fail("started"))
+    monkeypatch.setattr(unloaded.resolver, "_prebuild", lambda: pytest.fail("started"))
     unloaded.prebuild()
     assert early_builds() == []
 
@@ -691,9 +693,9 @@ def test_prebuild_asks_for_the_gpu_that_is_there(unloaded: Operator, monkeypatch
     asked = []
     problem = tiny_problem.problem()
     monkeypatch.setattr(device, "peek_cuda_capability", lambda: "8.0")
-    monkeypatch.setattr(operator_module, "_torch_has_cuda", lambda: True)
+    monkeypatch.setattr(resolver_module, "_torch_has_cuda", lambda: True)
     object.__setattr__(problem, "default_request", lambda *args: asked.append(args))
-    monkeypatch.setattr(unloaded, "_problem", lambda: problem)
+    monkeypatch.setattr(unloaded.resolver, "_problem", lambda: problem)
     unloaded.prebuild()
     wait_for_early_build()
     assert asked == [("cuda", "sm_80")]
@@ -703,7 +705,7 @@ def test_prebuild_asks_for_the_gpu_that_is_there(unloaded: Operator, monkeypatch
 def test_prebuild_raises_nothing(
     unloaded: Operator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", logger="kernels.jit.operator")
+    caplog.set_level("DEBUG", logger="kernels.jit.resolver")
 
     def missing() -> None:
         raise ToolchainError("no C++ compiler found", "get one")
