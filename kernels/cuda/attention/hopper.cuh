@@ -38,8 +38,9 @@
 //   The low-order products are issued first: the tensor cores cut off bits at each step. What they cut off of S at fp32
 //   is made up for in the softmax scale (TILE::CUT_OFF), and S is two sums beyond HEAD_DIM 128. P V starts
 //   from zero for each tile and is added to O in fp32, for the same reason (16-bit outputs and FAST: O
-//   stays in the tensor cores). An exponent is one multiply-add, S times a factor plus the row's shift, which was
-//   rounded, but is the same for all weights of a row. Weights are at 2^12 when they are split, and the maximum follows S only when that
+//   stays in the tensor cores). The maximum is subtracted before the scale is multiplied in; where O stays in the
+//   tensor cores an exponent is one multiply-add, S times a factor plus the row's shift, which was rounded, but is the
+//   same for all weights of a row. Weights are at 2^12 when they are split, and the maximum follows S only when that
 //   has grown by 2^3, or O would be rescaled at most tiles. Scales are powers of two and undone exactly: K's and
 //   Q's in the softmax scale, V's when P V is added. Masked keys are set to -inf before the maximum;
 //   key 0 is in the first tile and visible to every row, so a maximum is always finite.
@@ -273,7 +274,7 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   Consumer c;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    c.row_shift[half] = -minus_infinity(0.0f);
+    c.row_max[half] = Consumer::PROMOTE ? minus_infinity(0.0f) : -minus_infinity(0.0f);
     c.row_sum[half] = 0;
     if constexpr (Consumer::LOW_IS_OPTIONAL) c.row_square[half] = 0;
   }
@@ -429,8 +430,10 @@ __device__ __forceinline__ void attend(const HopperArguments& arguments, const H
   ring.next();
   skip(smem, ring, items_left - 1);
 
-  const bool is_left = ptx::any_of<128>(CONSUMER_BAR + warpgroup, !c.is_accurate());
-  if (is_left && threadIdx.x % 128 == 0) *finished_place(arguments, done, warpgroup) = 0;
+  if constexpr (!Consumer::PROMOTE) {
+    const bool is_left = ptx::any_of<128>(CONSUMER_BAR + warpgroup, !c.is_accurate());
+    if (is_left && threadIdx.x % 128 == 0) *finished_place(arguments, done, warpgroup) = 0;
+  }
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

@@ -29,8 +29,6 @@ struct HopperConsumer {
   // lie behind the largest S by 2^SLACK, so that O is seldom rescaled: together below fp16's 2^16.
   static constexpr float P_EXPONENT = 12.0f;
   static constexpr float SLACK = 3.0f;
-  // Up to here floats are as close to each other as at P_EXPONENT, or closer.
-  static constexpr float EXACT_SHIFT = 16.0f;
   // Floats from here on are more than one apart: weights could be far smaller than meant.
   static constexpr float MAX_SHIFT = 16777216.0f;  // 2^24
 
@@ -39,7 +37,8 @@ struct HopperConsumer {
   float other_s[HAS_OTHER_SUM ? BLOCK_N / 2 : 1];  // S of the other steps, until take_scores() has added it
   int32_t integer_s[IS_INT8<T> ? BLOCK_N / 2 : 1];  // S as it comes of int8
   uint32_t p[P_PARTS][K_STEPS][4];
-  float row_shift[2];  // what is added to an exponent: P_EXPONENT less the maximum of the scaled S, or nearly
+  // PROMOTE: the maximum of S times Q's scale. Else what is added to an exponent: P_EXPONENT less the maximum.
+  float row_max[2];
   float row_sum[2];    // of weights, this lane's share
   float row_square[LOW_IS_OPTIONAL ? 2 : 1];  // the same of the squares, or more
   bool low_matters = P_PARTS == 2;  // whether P's second part does
@@ -134,14 +133,6 @@ struct HopperConsumer {
       if (i / 4 * 8 + column + i % 2 >= limit[i / 2 % 2]) s[i] = minus_infinity(0.0f);
   }
 
-  // P_EXPONENT less the scaled maximum. Where that is small it is rounded to nearest, and the weight of the maximum
-  // itself comes out as a power of two, with which nothing is lost of V; else rounded down, and no weight is above
-  // 2^(P_EXPONENT + SLACK), whatever S is.
-  __device__ __forceinline__ static float shift_of(float max, float factor) {
-    const float nearest = fmaf(max, -factor, P_EXPONENT);
-    return fabsf(nearest) <= EXACT_SHIFT ? nearest : __fmaf_rd(max, -factor, P_EXPONENT);
-  }
-
   // S becomes weights; returns what O must be multiplied by.
   __device__ __forceinline__ void exponentials(const float (&row_scale)[2], const TileScale& scale, float (&rescale)[2]) {
 #pragma unroll
@@ -152,10 +143,21 @@ struct HopperConsumer {
 #pragma unroll
       for (int offset = 1; offset < 4; offset *= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
       const float factor = row_scale[half] * scale.k_inverse;
-      const float before = row_shift[half], shift = shift_of(max, factor);
-      row_shift[half] = shift < before - SLACK ? shift : before;
-      rescale[half] = ptx::exp2_approximate(row_shift[half] - before);
-      const auto weight = [&](float x) { return ptx::exp2_approximate(fmaf(x, factor, row_shift[half])); };
+      float before = row_max[half];
+      if constexpr (PROMOTE) {  // subtracted first: a weight of one is a power of two, and nothing is lost of V
+        before *= scale.k;
+        max = (max - before) * factor > SLACK ? max : before;
+        row_max[half] = max * scale.k_inverse;
+        rescale[half] = ptx::exp2_approximate((before - max) * factor);
+      } else {  // rounded down: no weight is above 2^(P_EXPONENT + SLACK), whatever S is
+        const float shift = __fmaf_rd(max, -factor, P_EXPONENT);
+        row_max[half] = shift < before - SLACK ? shift : before;
+        rescale[half] = ptx::exp2_approximate(row_max[half] - before);
+      }
+      const auto weight = [&](float x) {
+        if constexpr (PROMOTE) return ptx::exp2_approximate(fmaf(x - max, factor, P_EXPONENT));
+        return ptx::exp2_approximate(fmaf(x, factor, row_max[half]));
+      };
       float sum = 0, square = 0;
 #pragma unroll
       for (int i = half * 2; i < BLOCK_N / 2; i += 4) {
@@ -189,9 +191,9 @@ struct HopperConsumer {
       low_matters = ptx::any_of<128>(CONSUMER_BAR + threadIdx.x / 128 - 1, is_low);
     }
   }
-  // Whether the largest weights are what they are meant to be.
+  // Without PROMOTE: whether the largest weights are what they are meant to be.
   __device__ __forceinline__ bool is_accurate() const {
-    return fabsf(row_shift[0]) < MAX_SHIFT && fabsf(row_shift[1]) < MAX_SHIFT;
+    return fabsf(row_max[0]) < MAX_SHIFT && fabsf(row_max[1]) < MAX_SHIFT;
   }
 
   template <bool WITH_LOW>
