@@ -113,7 +113,7 @@ def test_empty_tensors_agree() -> None:
 
 
 def test_large_tensors_are_compared_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correctness, "_CHUNK", 7)
+    monkeypatch.setattr(correctness, "CHUNK", 7)
     expected = torch.arange(60, dtype=torch.float32).reshape(4, 5, 3)
     got = expected.clone()
     got[2, 1, 2] += 1  # flat 35: the first of its piece

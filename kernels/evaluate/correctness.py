@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.evaluate.bulk import CHUNK, Bulk, allowed_beyond, bulk_of, distance, scale_of
 from kernels.evaluate.evaluation import OutputError
 from kernels.evaluate.result import Comparison, OracleComparison
 from kernels.problem import Tolerance
 
 __all__ = [
     "Bounds",
+    "Known",
     "bounds_of",
     "compare",
     "compare_with_oracle",
@@ -27,9 +29,6 @@ __all__ = [
     "timed_bounds",
     "unravel",
 ]
-
-# Elements compared at a time: a difference in float64 of a large output would not fit beside it.
-_CHUNK = 1 << 24
 
 
 def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Comparison:
@@ -51,10 +50,10 @@ def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> 
     mismatched = 0
     first: int | None = None
     got_flat, expected_flat = got.detach().reshape(-1), expected.detach().reshape(-1)
-    for start in range(0, total, _CHUNK):
-        a = got_flat[start : start + _CHUNK].to(torch.float64)
-        b = expected_flat[start : start + _CHUNK].to(torch.float64)
-        difference = _distance(a, b)
+    for start in range(0, total, CHUNK):
+        a = got_flat[start : start + CHUNK].to(torch.float64)
+        b = expected_flat[start : start + CHUNK].to(torch.float64)
+        difference = distance(a, b)
         magnitude = b.abs()
         max_abs = max(max_abs, difference.max().item())
         relative = torch.where(magnitude > 0, difference / magnitude, torch.zeros_like(difference))
@@ -106,17 +105,11 @@ def largest_error(got: torch.Tensor, oracle: torch.Tensor) -> float:
         return math.inf
     worst = 0.0
     got_flat, oracle_flat = got.detach().reshape(-1), oracle.detach().reshape(-1)
-    for start in range(0, oracle.numel(), _CHUNK):
-        a = got_flat[start : start + _CHUNK].to(oracle.device, torch.float64)
-        b = oracle_flat[start : start + _CHUNK].to(torch.float64)
-        worst = max(worst, _distance(a, b).max().item())
+    for start in range(0, oracle.numel(), CHUNK):
+        a = got_flat[start : start + CHUNK].to(oracle.device, torch.float64)
+        b = oracle_flat[start : start + CHUNK].to(torch.float64)
+        worst = max(worst, distance(a, b).max().item())
     return worst
-
-
-def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``|a - b|`` with NaN equal to NaN, infinities equal to themselves, and no NaN in the result."""
-    same = (a == b) | (a.isnan() & b.isnan())
-    return (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -140,6 +133,9 @@ _MOVED_RATIO = 2.0
 # Where no tolerance applies (logits in the thousands), most rows are exact in the reference and need no
 # rounding: as many units of precision of the largest value as this are known nowhere.
 _UNITS_ALONE = 1.0
+# Where float32 outputs have no float64 form, from that of the reference: by units of the size of nearly all
+# elements, up to the tolerance, and no less than two float32 programs differ by.
+_UNITS_APART, _LEAST_APART = 512.0, 64.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,8 @@ class Bounds:
     of the reference's error there and what rounding to float32 moves, plus ``floor``, plus ``units * eps *
     (the largest magnitude)`` or, where that is less, ``ratio * (the reference's own)``. In other outputs
     that are not ``strict``, an element may be off twice that larger one where this is more than the
-    bound of the whole output.
+    bound of the whole output; and all but a few elements are held to a bound of their own, in which
+    nearly all elements, of which :class:`Bulk` knows, stand for the whole output.
     """
 
     atol: float
@@ -190,6 +187,15 @@ def bounds_of(dtype: torch.dtype, tolerance: Tolerance | None) -> Bounds:
     return Bounds(close, close, _RATIO[width], 8 * eps if width == "long" else 0.0, _UNITS[width])
 
 
+@dataclass(frozen=True)
+class Known:
+    """What the default trial found about an output: timed calls, on other content, are held to twice that."""
+
+    own_error: float
+    allowed: float
+    bulk: Bulk | None
+
+
 def timed_bounds(dtype: torch.dtype, tolerance: Tolerance | None, allowed: float) -> Bounds:
     """Bounds for timed calls, whose contents differ from the trial that ``allowed`` was found on."""
     bounds = bounds_of(dtype, tolerance)
@@ -204,14 +210,14 @@ def output_error(
     bounds: Bounds,
     *,
     movement: torch.Tensor | None = None,
-    own_error: float | None = None,
-    allowed_error: float | None = None,
+    bulk: Bulk | None = None,
+    known: Known | None = None,
 ) -> OutputError:
     """Every figure of one output; ``got`` and ``expected`` have one shape and dtype.
 
-    ``oracle`` is the float64 result, ``movement`` what rounding to float32 moves each of its elements.
-    Where the error that is allowed is known already (a timed call is held to the default
-    trial's), it is given with ``own_error`` instead of found here.
+    ``oracle`` is the float64 result, ``movement`` what rounding to float32 moves each of its elements,
+    ``bulk`` what :func:`bulk_of` says. Where what is allowed is ``known`` already (for a timed call),
+    it is not found here.
     """
     shape, is_complex = tuple(expected.shape), expected.is_complex()
     dtype = str(expected.dtype).removeprefix("torch.")
@@ -220,18 +226,25 @@ def output_error(
         oracle = None if oracle is None else torch.view_as_real(oracle)
     got, expected = got.detach().reshape(-1), expected.detach().reshape(-1)
     oracle = None if oracle is None else oracle.detach().reshape(-1)
-    graded = None
+    graded: _Graded | None = None
+    beyond: _Beyond | None = None
     if oracle is not None:
-        graded = _whole(got, expected, oracle, bounds, own_error, allowed_error)
+        graded = _whole(got, expected, oracle, bounds, known)
         if movement is not None and bounds.movable and got.numel():
             graded = _each(got, expected, oracle, movement.reshape(-1), bounds, graded)
+        if known is not None:
+            bulk = known.bulk
+        elif bulk is None and not bounds.strict:
+            bulk = bulk_of(expected, oracle)
+        if bulk is not None and got.numel():
+            beyond = _beyond(got, expected, oracle, bounds, graded, bulk, 1 if known is None else 2)
     atol = bounds.atol
     if oracle is None and not bounds.strict:
         # Where everything is small, an absolute tolerance would let zeros pass.
-        atol = min(atol, 0.01 * _largest(expected))
+        atol = _atol_by_size(atol, expected)
     worst = _Worst()
-    for start in range(0, expected.numel(), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, expected.numel(), CHUNK):
+        part = slice(start, start + CHUNK)
         near = None
         if oracle is not None and graded is not None and not bounds.strict:
             near = oracle[part], graded.allowed if graded.bounds is None else graded.bounds[part]
@@ -260,6 +273,9 @@ def output_error(
         allowed_error=None if graded is None else graded.allowed,
         own_error_units=None if graded is None else _units(graded.error, graded.own_error),
         bound_at=None if element is None else unravel(element, index_shape),
+        beyond=None if beyond is None else beyond.count,
+        beyond_allowed=None if beyond is None else beyond.allowed,
+        bulk_error=None if beyond is None else beyond.error,
     )
 
 
@@ -267,7 +283,8 @@ def output_error(
 class _Graded:
     """How far an output is off float64, the yardstick for it, and how far it may be.
 
-    ``bounds`` are those of each element where they differ; then the figures are those of ``element``.
+    ``bounds`` are those of each element where they differ; then the figures are those of ``element``, and
+    ``moved`` is what an element may be off for what rounding to float32 moves it.
     """
 
     error: float
@@ -275,20 +292,79 @@ class _Graded:
     allowed: float
     bounds: torch.Tensor | None = None
     element: int | None = None
+    moved: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Beyond:
+    """How many elements are further off float64 than ``error``, what an element near 0 may be; and may be."""
+
+    count: int
+    allowed: int
+    error: float
 
 
 def _whole(
+    got: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor, bounds: Bounds, known: Known | None
+) -> _Graded:
+    """One bound for the whole output. All tensors have one dimension, here and below."""
+    error = 0.0
+    for start in range(0, oracle.numel(), CHUNK):
+        part = slice(start, start + CHUNK)
+        error = max(error, _off(got[part], expected[part], oracle[part]).max().item())
+    if known is not None:
+        # Products and recurrences differ in size by as much from draw to draw as their errors do.
+        allowed = max(2 * known.allowed, _allowed(expected, oracle, 0.0, bounds))
+        return _Graded(error, known.own_error, allowed)
+    own_error = _own(expected, oracle)
+    return _Graded(error, own_error, _allowed(expected, oracle, own_error, bounds))
+
+
+def _off(got: torch.Tensor, expected: torch.Tensor, oracle: torch.Tensor) -> torch.Tensor:
+    """How far each element is off float64; 0 where ``got`` is as infinitely far as the reference."""
+    a, b, exact = got.to(torch.float64), expected.to(torch.float64), oracle.to(torch.float64)
+    return distance(a, exact).masked_fill(distance(b, exact).isinf() & (distance(a, b) == 0), 0.0)
+
+
+def _own(expected: torch.Tensor, oracle: torch.Tensor) -> float:
+    """The largest error of the reference against float64, of those that are finite."""
+    worst = 0.0
+    for start in range(0, oracle.numel(), CHUNK):
+        part = slice(start, start + CHUNK)
+        own = distance(expected[part].to(torch.float64), oracle[part].to(torch.float64))
+        worst = max(worst, own.masked_fill(own.isinf(), 0.0).max().item())
+    return worst
+
+
+def _beyond(
     got: torch.Tensor,
     expected: torch.Tensor,
     oracle: torch.Tensor,
     bounds: Bounds,
-    own_error: float | None,
-    allowed: float | None,
-) -> _Graded:
-    """One bound for the whole output. All tensors have one dimension, here and in :func:`_each`."""
-    own_error = largest_error(expected, oracle) if own_error is None else own_error
-    allowed = _allowed(expected, oracle, own_error, bounds) if allowed is None else allowed
-    return _Graded(largest_error(got, oracle), own_error, allowed)
+    graded: _Graded,
+    bulk: Bulk,
+    times: int,
+) -> _Beyond:
+    """Of a plain file's output: how many elements are beyond what nearly all are held to.
+
+    ``times`` is 2 on other content than the ``bulk`` is known of, where the reference's own error is not.
+    """
+    eps = torch.finfo(expected.dtype).eps
+    scale = bulk.scale if times == 1 else max(bulk.scale, scale_of(oracle))
+    floor = min(bounds.floor, 1e-3 * scale)
+    fixed = times * (bounds.ratio * bulk.own_error + floor + bounds.units * eps * scale)
+    count = 0
+    for start in range(0, oracle.numel(), CHUNK):
+        part = slice(start, start + CHUNK)
+        exact = oracle[part].to(torch.float64)
+        allowed = fixed + times * bounds.units * eps * exact.abs().nan_to_num(nan=0.0, posinf=0.0)
+        if times == 1:
+            own = distance(expected[part].to(torch.float64), exact)
+            allowed += bounds.ratio * own.masked_fill(own.isinf(), 0.0)
+        if graded.moved is not None:
+            allowed = torch.maximum(allowed, graded.moved[part])
+        count += int((_off(got[part], expected[part], exact) > allowed).sum().item())
+    return _Beyond(count, times * allowed_beyond(bulk, oracle.numel()), fixed)
 
 
 def _each(
@@ -303,29 +379,26 @@ def _each(
     fixed = _allowed(expected, oracle, 0.0, bounds)
     # Where the reference is exact everywhere, rounding is no excuse.
     fixed = min(fixed, bounds.floor + bounds.ratio * whole.own_error)
-    allowed = torch.empty_like(oracle)
+    allowed, moved = torch.empty_like(oracle), torch.empty_like(oracle)
     most, element = -1.0, 0
-    for start in range(0, oracle.numel(), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for start in range(0, oracle.numel(), CHUNK):
+        part = slice(start, start + CHUNK)
         exact = oracle[part]
-        known = torch.maximum(_distance(expected[part].to(torch.float64), exact), movement[part])
-        if bounds.alone:
-            allowed[part] = bounds.ratio * known + fixed
-        else:
-            allowed[part] = (_MOVED_RATIO * known).clamp(min=whole.allowed)
+        own = distance(expected[part].to(torch.float64), exact)
+        known = torch.maximum(own.masked_fill(own.isinf(), 0.0), movement[part])
+        moved[part] = _MOVED_RATIO * known
+        allowed[part] = bounds.ratio * known + fixed if bounds.alone else moved[part].clamp(min=whole.allowed)
         # Nothing of nothing, and infinity of infinity, are within bounds.
-        used = (_distance(got[part].to(torch.float64), exact) / allowed[part]).nan_to_num(
-            nan=0.0, posinf=math.inf
-        )
+        used = (_off(got[part], expected[part], exact) / allowed[part]).nan_to_num(nan=0.0, posinf=math.inf)
         if used.max().item() > most:
             most, element = used.max().item(), start + int(used.argmax().item())
     here = slice(element, element + 1)
-    error, limit = largest_error(got[here], oracle[here]), allowed[element].item()
+    error, limit = _off(got[here], expected[here], oracle[here]).item(), allowed[element].item()
     if bounds.alone:
         yardstick = (limit - bounds.floor) / bounds.ratio
     else:
         yardstick = limit / _MOVED_RATIO if limit > whole.allowed else whole.own_error
-    return _Graded(error, yardstick, limit, allowed, element)
+    return _Graded(error, yardstick, limit, allowed, element, moved)
 
 
 class _Worst:
@@ -346,7 +419,7 @@ class _Worst:
         start: int,
     ) -> None:
         a, b = got.to(torch.float64), expected.to(torch.float64)
-        difference, magnitude = _distance(a, b), b.abs()
+        difference, magnitude = distance(a, b), b.abs()
         relative = torch.where(magnitude > 0, difference / magnitude, torch.zeros_like(difference))
         relative = relative.nan_to_num(nan=math.inf, posinf=math.inf)
         self.max_abs = max(self.max_abs, difference.max().item())
@@ -357,12 +430,20 @@ class _Worst:
         if not got.dtype.is_floating_point:
             close = got == expected  # float64 does not hold every int64
         if near is not None:
-            close |= _distance(a, near[0].to(torch.float64)) <= near[1]
+            close |= distance(a, near[0].to(torch.float64)) <= near[1]
         bad = ~close
         count = int(bad.sum().item())
         if count and self.first is None:
             self.first = start + int(bad.to(torch.uint8).argmax().item())
         self.bad += count
+
+
+def _atol_by_size(atol: float, expected: torch.Tensor) -> float:
+    """The absolute tolerance of a plain file's output that has no float64 form."""
+    if expected.dtype not in (torch.float32, torch.complex64):
+        return min(atol, 0.01 * _largest(expected))
+    size = torch.finfo(torch.float32).eps * scale_of(expected)
+    return max(min(atol, _UNITS_APART * size), _LEAST_APART * size)
 
 
 def _allowed(expected: torch.Tensor, oracle: torch.Tensor, own_error: float, bounds: Bounds) -> float:
@@ -375,8 +456,8 @@ def _allowed(expected: torch.Tensor, oracle: torch.Tensor, own_error: float, bou
 
 def _largest(values: torch.Tensor) -> float:
     worst = 0.0
-    for start in range(0, values.numel(), _CHUNK):
-        part = values[start : start + _CHUNK].to(torch.float64).abs()
+    for start in range(0, values.numel(), CHUNK):
+        part = values[start : start + CHUNK].to(torch.float64).abs()
         finite = part[part.isfinite()]
         worst = max(worst, finite.max().item() if finite.numel() else 0.0)
     return worst

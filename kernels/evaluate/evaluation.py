@@ -106,6 +106,10 @@ class OutputError:
     yardstick there (the larger of the reference's error and what rounding moves), and the
     bound; ``own_error_units`` is in units of that yardstick. Else ``bound_at`` is None, and they are
     the largest of the whole output and its one bound.
+
+    ``beyond`` elements are further from float64 than what nearly all of the reference's are off allows,
+    which is ``bulk_error`` for an element near 0; ``beyond_allowed`` may be, since some of the reference's
+    are. None where the output has no float64 form or a tolerance that holds for every element.
     """
 
     path: str  # where in the returned structure: "" for a single tensor, "[1]", "['x']"
@@ -127,6 +131,9 @@ class OutputError:
     allowed_error: float | None = None
     own_error_units: float | None = None
     bound_at: tuple[int, ...] | None = None
+    beyond: int | None = None
+    beyond_allowed: int | None = None
+    bulk_error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from kernels.evaluate.workers.exchange import by_key
+
 __all__ = ["changed_bytes", "equal", "identical", "leaves_of", "rule_broken", "structure_difference"]
 
 
@@ -49,7 +51,10 @@ def rule_broken(facts: Any, reference: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def leaves_of(value: Any) -> list[tuple[str, Any]]:
-    """Tensors and numbers with their paths; a number becomes a float64 or int64 tensor of no dimension."""
+    """Tensors and numbers with their paths, dicts by key; a number becomes a tensor of no dimension.
+
+    A float is float32 there: it comes of float32 as a rule, and ``.item()`` gives it no further digits.
+    """
     found: list[tuple[str, Any]] = []
     _gather(value, "", found)
     return found
@@ -60,12 +65,12 @@ def _gather(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
         for number, item in enumerate(value):
             _gather(item, f"{path}[{number}]", found)
     elif isinstance(value, Mapping):
-        for key, item in value.items():
+        for key, item in by_key(value):
             _gather(item, f"{path}[{key!r}]", found)
     elif isinstance(value, torch.Tensor):
         found.append((path, value))
     elif isinstance(value, (bool, int, float, complex)):
-        found.append((path, torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)))
+        found.append((path, torch.tensor(value, dtype=torch.float32 if isinstance(value, float) else None)))
     else:
         found.append((f"{path}: {value!r}", torch.empty(0)))
 

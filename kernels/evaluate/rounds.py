@@ -289,7 +289,7 @@ class Rounds:
     def _candidate_round(self, number: int) -> None:
         self._take(self.fresh)
         self._loaded = True
-        self._check_outputs(number, self._calls[self.fresh], seeded=True)
+        self._check_outputs(number, self._calls[self.fresh], new=True)
         if number < REPEATED_ROUNDS:
             self._take(REPEATED)
         if number < _CLOCK_BATCHES:
@@ -315,7 +315,7 @@ class Rounds:
     def _repeats(self) -> bool:
         """Whether the rounds so far say that content seen before costs less: more of them tell."""
         taken = [name for name in (self.fresh, REPEATED, OFTEN) if self._samples[name]]
-        return repeat_finding({name: self._row(name) for name in taken}) is not None
+        return repeat_finding({name: self._row(name) for name in taken}, suspected=True) is not None
 
     def _short_us(self) -> float | None:
         """The median of the candidate's times."""
@@ -325,9 +325,9 @@ class Rounds:
         calls = self._calls[CLOCK]
         return clock_finding(short_us, self._batches_taken, calls, self._trip_us, processors())
 
-    def _check_outputs(self, number: int, count: int, what: str = "", *, seeded: bool = False) -> None:
-        """Compare the outputs of the last timed calls; random ones only where each call was ``seeded``."""
-        self.results.append(self.content.check(number, count, what, seeded=seeded))
+    def _check_outputs(self, number: int, count: int, what: str = "", *, new: bool = False) -> None:
+        """Compare the outputs of the last timed calls; ``new``: one call on each set of new content."""
+        self.results.append(self.content.check(number, count, what, new=new))
 
     def _take(self, name: str) -> None:
         calls, passes = self._calls[name], 1

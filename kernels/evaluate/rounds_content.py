@@ -14,11 +14,11 @@ import torch
 
 from kernels.evaluate.correctness import bounds_of, output_error, timed_bounds
 from kernels.evaluate.evaluation import OutputError, TrialResult
-from kernels.evaluate.outputs import changed_bytes, identical, rule_broken, structure_difference
+from kernels.evaluate.outputs import changed_bytes, identical, leaves_of, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.sides import CandidateFailed
 from kernels.evaluate.trials import Drawn, Trials
-from kernels.evaluate.workers.exchange import Malformed, tensors_of
+from kernels.evaluate.workers.exchange import Malformed, rebuilt, tensors_of
 from kernels.evaluate.workers.isolation import WorkerFailed
 
 __all__ = ["Content", "sets_for"]
@@ -44,13 +44,14 @@ class Content:
         self._seeds: list[int] = []
         self._drawn: list[Mapping[str, Any]] = []
         self._known: list[Any] = []
+        self._changed: list[list[torch.Tensor]] = []
         # By number of the set: an output that was right, and its figures.
         self._right: dict[int, tuple[Any, list[tuple[str, OutputError]]]] = {}
 
     def draw(self, count: int) -> None:
         """Fresh content for ``count`` sets, in the reference's worker; :meth:`forward` hands it on."""
         trials = self.trials
-        self._known, self._right = [], {}
+        self._known, self._changed, self._right = [], [], {}
         trials.discard_inputs()
         seeds = [trials.fresh_seed() for _ in range(count)]
         # The one for each call of a sample follows from it.
@@ -77,10 +78,11 @@ class Content:
         folder = str(self.trials.candidate.folder)
         self.trials.ask_candidate("time", "load", folder=folder, first=0, values=self.written)
 
-    def check(self, number: int, count: int, what: str = "", *, seeded: bool = False) -> TrialResult:
+    def check(self, number: int, count: int, what: str = "", *, new: bool = False) -> TrialResult:
         """Fetch the outputs of the last timed calls and compare each with what its own content gives.
 
-        Random ones can be compared only where each call was ``seeded``.
+        ``new`` says that there was one call on each set of new content, with the generators seeded: random
+        outputs, and what calls leave in their inputs, can be compared only then.
         """
         trials = self.trials
         reply = trials.ask_candidate(
@@ -94,10 +96,13 @@ class Content:
             layer, reason = self._rule_broken(reply["facts"], count)
             errors: tuple[OutputError, ...] = ()
             outputs = None if layer else trials.take(reply["outputs"])
+            after = None if layer else trials.take(reply["inputs"])
             if not layer:
-                layer, reason = self._mutated(trials.take(reply["inputs"]), count)
-            if not layer and (seeded or not trials.random):
+                layer, reason = self._mutated(after, count)
+            if not layer and (new or not trials.random):
                 reason, errors = self._compare(outputs, count)
+                if not reason and new and self.default.facts["changes"]:
+                    reason, errors = self._left(after, count, errors)
                 layer = "output" if reason else ""
         except (Malformed, KeyError, TypeError, AttributeError, IndexError) as error:
             failure = WorkerFailed("protocol", f"answered with something else than outputs: {error}")
@@ -138,6 +143,23 @@ class Content:
                     worst[path] = error
         return "", tuple(worst.values())
 
+    def _left(
+        self, after: Any, count: int, errors: tuple[OutputError, ...]
+    ) -> tuple[str, tuple[OutputError, ...]]:
+        """Why what the calls left in their inputs is wrong; ``errors`` and the figures of the worst call."""
+        paths = self.default.facts["changes"]
+        worst: dict[str, OutputError] = {}
+        for number in range(count):
+            left = dict(tensors_of(rebuilt(self.written[number], after[number])))
+            for path, theirs in zip(paths, self._changed[number], strict=True):
+                bounds = bounds_of(theirs.dtype, self.default.tolerance)
+                error = output_error(f" (input{path} after the call)", left[path], theirs, None, bounds)
+                if judged(error):
+                    return f"call {number + 1}: {judged(error)}", (*errors, error)
+                if path not in worst or error.max_abs > worst[path].max_abs:
+                    worst[path] = error
+        return "", (*errors, *worst.values())
+
     def _judge(self, number: int, ours: Any, theirs: Any) -> tuple[str, list[tuple[str, OutputError]]]:
         """Why the output on set ``number`` is wrong, with the figure that says so; else all its figures."""
         before = self._right.get(number)
@@ -168,8 +190,8 @@ class Content:
 
     @property
     def _in_float64(self) -> bool:
-        allowed, dtypes = self.trials.allowed, self.trials.dtypes
-        return bool(allowed) and allowed.keys() == dtypes.keys()
+        known, dtypes = self.trials.known, self.trials.dtypes
+        return bool(known) and known.keys() == dtypes.keys()
 
     def expected(self, count: int) -> list[Any]:
         """What the reference gives on the first ``count`` sets of this round; asked for once a round."""
@@ -184,6 +206,7 @@ class Content:
                 seed=self.call_seed if trials.random else None,
             )
             self._known = trials.take_reference(reply["outputs"])
+            self._changed = trials.take_reference(reply["changed"])
         return self._known[:count]
 
     def _errors(
@@ -194,8 +217,9 @@ class Content:
         exact = dict(tensors_of(oracle)) if oracle is not None else {}
         moves = {} if number is None else trials.movement(exact, number)
         found = []
-        for (path, got), (_, expected) in zip(tensors_of(ours), tensors_of(plain), strict=True):
-            own, allowed = trials.allowed.get(path, (0.0, 0.0))
+        for (path, got), (_, expected) in zip(leaves_of(ours), leaves_of(plain), strict=True):
+            known = trials.known.get(path) if path in exact else None
+            allowed = 0.0 if known is None else known.allowed
             bounds = timed_bounds(expected.dtype, self.default.tolerance, allowed)
             error = output_error(
                 path,
@@ -204,8 +228,7 @@ class Content:
                 exact.get(path),
                 bounds,
                 movement=moves.get(path),
-                own_error=own if path in exact else None,
-                allowed_error=2 * allowed if path in exact else None,
+                known=known,
             )
             found.append((path, error))
         return found

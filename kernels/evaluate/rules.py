@@ -6,6 +6,7 @@ Nothing here needs torch: the judge applies these functions to what it measured,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -50,6 +51,8 @@ _HONEST_SHARE = 0.9
 _SHORT_SHARE = 0.6
 _REPEAT_RATIO = 1.5
 _REPEAT_SHARE = 0.75
+# How often chance may say so where one is as often slower as the other: 16 of 21 rounds, 9 of 10.
+_REPEAT_CHANCE = 0.015
 _SEEN = {REPEATED: "before", OFTEN: "often"}
 _WAIT_US = 1000.0
 _REPLAY_ALLOWANCE_US = 200.0
@@ -65,24 +68,30 @@ def ratio_of(fresh: TimingRow, repeated: TimingRow) -> float | None:
     return median(fresh.samples_us[:count]) / median(repeated.samples_us[:count])
 
 
-def repeat_finding(rows: Mapping[str, TimingRow]) -> Finding | None:
+def repeat_finding(rows: Mapping[str, TimingRow], *, suspected: bool = False) -> Finding | None:
     """Rule "repeat": content seen before costs less than two thirds of content never seen.
 
-    In the median, and in three of four rounds, each of which took both on the same content. Seen once
+    In the median, and in three of four rounds, each of which took both on the same content; in more where
+    there are few rounds, in which a busy machine may say so, unless it is only ``suspected``. Seen once
     before, or as often as the batches of a round call on it.
     """
     fresh = rows.get(FRESH) or rows.get(CANDIDATE)
-    found = (_repeat(fresh, rows.get(name), words) for name, words in _SEEN.items())
+    found = (_repeat(fresh, rows.get(name), words, suspected) for name, words in _SEEN.items())
     return next(filter(None, found), None)
 
 
-def _repeat(fresh: TimingRow | None, repeated: TimingRow | None, words: str) -> Finding | None:
+def _repeat(
+    fresh: TimingRow | None, repeated: TimingRow | None, words: str, suspected: bool
+) -> Finding | None:
     if fresh is None or repeated is None or not repeated.samples_us:
         return None
     pairs = list(zip(fresh.samples_us, repeated.samples_us, strict=False))
-    share = sum(new > _REPEAT_RATIO * seen for new, seen in pairs) / len(pairs)
+    longer = sum(new > _REPEAT_RATIO * seen for new, seen in pairs)
+    share = longer / len(pairs)
     ratio = ratio_of(fresh, repeated) or 1.0
     if ratio <= _REPEAT_RATIO or share < _REPEAT_SHARE:
+        return None
+    if not suspected and longer < len(pairs) and _by_chance(longer, len(pairs)) > _REPEAT_CHANCE:
         return None
     return Finding(
         REPEAT,
@@ -92,6 +101,11 @@ def _repeat(fresh: TimingRow | None, repeated: TimingRow | None, words: str) -> 
         f"new content {ratio:.2f} times as long",
         evidence={"ratio": ratio, "rounds": len(pairs), "share_of_rounds": share},
     )
+
+
+def _by_chance(count: int, total: int) -> float:
+    """How likely at least ``count`` of ``total`` throws of a coin show the same side."""
+    return sum(math.comb(total, number) for number in range(count, total + 1)) / 2**total
 
 
 def clock_finding(
@@ -176,6 +190,12 @@ def judged(error: OutputError) -> str:
         return (
             f"{where}: the largest error against float64 is {error.oracle_error:.3g}; the reference's is "
             f"{error.reference_error:.3g}, which allows {error.allowed_error:.3g}"
+        )
+    if error.beyond is not None and error.beyond > (error.beyond_allowed or 0):
+        return (
+            f"{where}: {error.beyond} of {error.total} elements are further from float64 than nearly all of "
+            f"the reference's allow ({error.bulk_error:.3g} near 0); {error.beyond_allowed} may be, since a "
+            f"few of the reference's are; the largest error is {error.oracle_error:.3g}"
         )
     return ""
 

@@ -33,6 +33,7 @@ __all__ = [
     "ChannelClosed",
     "ChannelTimeout",
     "Malformed",
+    "by_key",
     "describe",
     "map_value",
     "read_value",
@@ -367,8 +368,13 @@ def tensors_of(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, (list, tuple)):
         return [found for i, item in enumerate(value) for found in tensors_of(item, f"{path}[{i}]")]
     if isinstance(value, Mapping):
-        return [found for key, item in value.items() for found in tensors_of(item, f"{path}[{key!r}]")]
+        return [found for key, item in by_key(value) for found in tensors_of(item, f"{path}[{key!r}]")]
     return []
+
+
+def by_key(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """The items of a dict in the order of its keys' texts: in which order it was made says nothing."""
+    return sorted(value.items(), key=lambda item: repr(item[0]))
 
 
 def sent(written: dict[str, Any]) -> dict[str, Any]:

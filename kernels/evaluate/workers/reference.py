@@ -183,17 +183,30 @@ class Reference:
     def expect_contents(
         self, folder: str, name: str, count: int, in_float64: bool, seed: int | None
     ) -> dict[str, Any]:
-        """What float64, or the reference, says to the first ``count`` sets; seeded as when they are timed."""
+        """What float64, or the reference, says to the first ``count`` sets; seeded as when they are timed.
+
+        And what the reference leaves in those of its inputs that are results.
+        """
         draw = self._current()
-        call: Any = draw.oracle if in_float64 else draw.model
-        outputs = []
+        outputs, changed = [], []
         for number in range(count):
             inputs = copy.deepcopy(self._sets[number])
-            if seed is not None:
-                torch.manual_seed(seed + number)
-            with torch.no_grad():
-                outputs.append(call(*inputs))
-        return {"outputs": write_value(outputs, Path(folder) / f"{name}.out", values_only=True)}
+            outputs.append(self._answer(draw.oracle if in_float64 else draw.model, inputs, seed, number))
+            if self._facts["changes"] and in_float64:
+                inputs = copy.deepcopy(self._sets[number])
+                self._answer(draw.model, inputs, seed, number)
+            left = dict(tensors_of(inputs))
+            changed.append([left[path] for path in self._facts["changes"]])
+        return {
+            "outputs": write_value(outputs, Path(folder) / f"{name}.out", values_only=True),
+            "changed": write_value(changed, Path(folder) / f"{name}.changed", values_only=True),
+        }
+
+    def _answer(self, call: Any, inputs: Any, seed: int | None, number: int) -> Any:
+        if seed is not None:
+            torch.manual_seed(seed + number)
+        with torch.no_grad():
+            return call(*inputs)
 
     def movement(
         self, folder: str, name: str, seed: int, budget: float, number: int | None = None
