@@ -127,7 +127,7 @@ def _error_cells(outputs: Sequence[Mapping[str, Any]]) -> list[Text]:
     own = max(outputs, key=lambda one: words.number(one["own_error_units"]) or 0.0)
     reference, allowed = words.number(own["reference_error"]), words.number(own["allowed_error"])
     limit = words.units(allowed / reference) if allowed is not None and reference else words.NOTHING
-    wrong = sum(one["mismatched"] for one in outputs)
+    wrong = sum(words.wrong(one) for one in outputs)
     total = sum(one["total"] for one in outputs)
     return [
         stacked(words.error(worst["max_abs"]), words.error(worst["mean_abs"])),

@@ -291,13 +291,13 @@ def _trial_cells(trial: Mapping[str, Any], output: Mapping[str, Any] | None) -> 
         words.error(output["mean_abs"]),
         words.error(output["max_rel"]),
         words.units(output["own_error_units"]),
-        f"{output['mismatched']:,} of {output['total']:,}",
+        f"{words.wrong(output):,} of {output['total']:,}",
     )
 
 
 def _result(trial: Mapping[str, Any], output: Mapping[str, Any] | None) -> object:
     """Of several outputs of a failed trial those that are wrong have failed."""
-    others = [one for one in trial["outputs"] if one["mismatched"]]
+    others = [one for one in trial["outputs"] if words.wrong(one)]
     if not trial["passed"] and output is not None and others and output not in others:
         return words.NOTHING
     tone, word = (GOOD, "PASS") if trial["passed"] else (BAD, "FAIL")

@@ -37,6 +37,7 @@ __all__ = [
     "size",
     "timing_terms",
     "units",
+    "wrong",
 ]
 
 NOTHING = "-"
@@ -64,6 +65,12 @@ def error(value: Any) -> str:
     if known is None:
         return NOTHING
     return "0" if known == 0 else f"{known:.1e}"
+
+
+def wrong(output: Mapping[str, Any]) -> int:
+    """How many elements of an output are wrong: out of tolerance, or too many beyond what most need."""
+    beyond = output.get("beyond") or 0
+    return max(int(output["mismatched"]), beyond if beyond > (output.get("beyond_allowed") or 0) else 0)
 
 
 # What an error is a multiple of (`own_error_units` in a report).

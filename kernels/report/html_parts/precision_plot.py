@@ -89,5 +89,5 @@ def _points(trials: Sequence[Mapping[str, Any]]) -> Iterator[_Point]:
             )
             limit = allowed / reference if allowed is not None and reference else None
             name = f"{words.printable(trial['name'])} {words.printable(output['path'])}".strip()
-            wrong = bool(output["mismatched"]) or (limit is not None and units > limit)
+            wrong = bool(words.wrong(output)) or (limit is not None and units > limit)
             yield _Point(name, units, limit, wrong)
