@@ -18,6 +18,7 @@ from kernels.evaluate.evaluation import OutputError, TrialResult
 from kernels.evaluate.outputs import changed_bytes, equal, leaves_of, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.sides import CandidateFailed, Sides
+from kernels.evaluate.telling import words_on
 from kernels.evaluate.workers.exchange import Malformed, rebuilt, tensors_of
 from kernels.evaluate.workers.isolation import WorkerFailed
 from kernels.problem import Tolerance
@@ -281,6 +282,9 @@ class Trials(Sides):
                 self.dtypes[path] = theirs.dtype
                 self.output_bytes += theirs.numel() * theirs.element_size()
                 self._remember(path, error, bulk)
+                odd = words_on(ours, theirs, exact, error)
+                if odd:
+                    self._note("output", odd)
             if exact is not None and bounds.movable and (bounds.alone or judged(error)):
                 # Some runs in float64: only where they can make a difference.
                 moves = self.movement(oracles) if moves is None else moves

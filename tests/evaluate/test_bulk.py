@@ -12,6 +12,7 @@ from kernels.evaluate.correctness import Known, bounds_of, output_error
 from kernels.evaluate.evaluation import FRESH, REPEATED, TimingRow
 from kernels.evaluate.outputs import leaves_of, structure_difference
 from kernels.evaluate.rules import judged, repeat_finding
+from kernels.evaluate.telling import words_on
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -129,3 +130,21 @@ def test_few_rounds_of_a_busy_machine_prove_no_memory(longer: int, rounds: int, 
     rows = {REPEATED: seen, FRESH: new}
     assert (repeat_finding(rows) is not None) == is_cheat
     assert repeat_finding(rows, suspected=True) is not None
+
+
+def test_outputs_that_tell_little_are_noted() -> None:
+    oracle = normal(40, 50)
+    noise = 1e-9 * normal(40, 50, seed=1).float()
+    late = torch.where(torch.arange(50) < 40, oracle.float(), 0.0)
+
+    def words(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor) -> str:
+        return words_on(
+            got, expected, exact, output_error("", got, expected, exact, bounds_of(got.dtype, None))
+        )
+
+    assert words(oracle.float(), oracle.float(), oracle) == ""
+    assert words(late, oracle.float(), oracle).startswith("400 of 2000 elements")
+    assert "rounding alone" in words(noise, noise, 1e-17 * oracle)
+    assert words(torch.ones(4), torch.ones(4), torch.ones(4).double()).endswith("is 1.0")
+    nothing = torch.full((4,), math.nan)
+    assert "no finite element" in words(nothing, nothing, nothing.double())
