@@ -29,7 +29,7 @@ from kernels.evaluate.workers.calls import (
     poisoned,
     synchroniser,
 )
-from kernels.evaluate.workers.exchange import map_value, tensors_of, write_value
+from kernels.evaluate.workers.exchange import map_value, pending, tensors_of, write_value
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 from kernels.evaluate.workers.popcorn import PopcornPri
 
@@ -353,18 +353,18 @@ class Candidate:
         found = []
         for path, tensor in tensors_of(output):
             exact = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            # A copy that is made when it is first touched: asking for its address would make it.
             plain = exact and tensor.layout is torch.strided and not tensor.is_meta
-            pending = plain and torch._C._is_cow_tensor(tensor)  # type: ignore[attr-defined]
-            plain = plain and not pending
+            unmade = _unmade(tensor) if plain else ""
+            plain = plain and not unmade
             address = _addresses([tensor]) if plain else set()
             found.append(
                 {
                     "path": path,
                     "type": type(tensor).__name__,
                     "plain": plain,
-                    "layout": "not copied yet" if pending else str(tensor.layout),
+                    "layout": unmade or str(tensor.layout),
                     "device": tensor.device.type if exact else "",
+                    "pending": pending(tensor) if plain else [],
                     "aliases_input": bool(address & theirs),
                     "aliases_earlier": bool(address & before),
                 }
@@ -397,9 +397,17 @@ def _odd_containers(value: Any, path: str = "") -> list[dict[str, Any]]:
     usual = base if type(value) is not OrderedDict else OrderedDict
     if base is None or any(getattr(type(value), name) is not getattr(usual, name) for name in own):
         fact = {"path": path, "type": type(value).__name__, "plain": False, "layout": "no plain container"}
-        return [{**fact, "device": "", "aliases_input": False, "aliases_earlier": False}]
+        return [{**fact, "device": "", "pending": [], "aliases_input": False, "aliases_earlier": False}]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     return [odd for key, item in items for odd in _odd_containers(item, f"{path}[{key!r}]")]
+
+
+def _unmade(tensor: torch.Tensor) -> str:
+    """Why the elements of a tensor with a storage are not in it yet; empty where they are."""
+    if tensor._is_zerotensor():
+        return "zeros that were never written"
+    # Asking for the address would make the copy.
+    return "not copied yet" if torch._C._is_cow_tensor(tensor) else ""  # type: ignore[attr-defined]
 
 
 def _plain(facts: list[dict[str, Any]]) -> bool:

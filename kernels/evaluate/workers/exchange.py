@@ -35,6 +35,7 @@ __all__ = [
     "Malformed",
     "describe",
     "map_value",
+    "pending",
     "read_value",
     "rebuilt",
     "sent",
@@ -369,6 +370,11 @@ def tensors_of(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
     if isinstance(value, Mapping):
         return [found for key, item in value.items() for found in tensors_of(item, f"{path}[{key!r}]")]
     return []
+
+
+def pending(tensor: torch.Tensor) -> list[str]:
+    """What torch has only noted on ``tensor`` and leaves to whoever reads the elements."""
+    return ["conjugation"] * tensor.is_conj() + ["negation"] * tensor.is_neg()
 
 
 def sent(written: dict[str, Any]) -> dict[str, Any]:
