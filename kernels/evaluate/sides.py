@@ -148,7 +148,8 @@ class Sides:
         if names and not self.replaced:
             self.replaced = [str(name)[:100] for name in names][:20] if isinstance(names, list) else ["?"]
             message = f"during {stage} it replaced {', '.join(self.replaced)}"
-            self.notes.append(Finding("patched", "violation", "seal", message))
+            evidence = {"replaced": self.replaced}
+            self.notes.append(Finding("patched", "violation", "seal", message, evidence=evidence))
         self._note_precision("candidate", do, reply)
         return reply
 

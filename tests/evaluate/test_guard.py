@@ -87,7 +87,15 @@ SEALED = {
     "exchange.write_value = print": f"{EXCHANGE}.write_value",
     "exchange.write_value.__code__ = (lambda *a, **k: {}).__code__": f"{EXCHANGE}.write_value",
     "exchange.Channel.send = print": f"{EXCHANGE}.Channel.send",
+    "dispatch.TorchDispatchMode().__enter__()": "torch's dispatch calls (mode TorchDispatchMode)",
+    "torch.overrides.TorchFunctionMode().__enter__()": "torch's function calls (mode TorchFunctionMode)",
+    "torch.utils._device.DeviceContext.__torch_function__ = print": "DeviceContext.__torch_function__",
+    "sys.setprofile(None)": "the interpreter's tracer (sys.setprofile)",
+    "import threading; t = threading.Thread(target=sys.settrace, args=(None,)); t.start(); t.join()": (
+        "the interpreter's tracer (sys.settrace)"
+    ),
     "torch.set_default_dtype(torch.float64); torch.set_num_threads(1)": "",
+    "torch.set_default_device('cpu')": "",
     "torch.jit.script(torch.nn.Linear(2, 2))": "",
 }
 
@@ -95,6 +103,7 @@ SEALED = {
 # Each change is made in a fork: importing torch for each would take most of a minute.
 FORKS = """
 import json, os, sys, time, torch
+from torch.utils import _python_dispatch as dispatch
 from kernels.evaluate.workers import exchange, seal
 check, say = seal.seal(), os.write
 for change in json.loads(sys.argv[1]):
@@ -116,3 +125,31 @@ def test_the_seal_names_what_was_replaced() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert dict(zip(SEALED, done.stdout.splitlines(), strict=True)) == SEALED
+
+
+OVER = """
+import torch
+from kernels.evaluate.workers.hooks import registered
+added = registered()
+other = torch.library.Library("other_than_aten", "DEF")
+other.define("clone(Tensor x) -> Tensor")
+other.impl("clone", lambda x: x, "CPU")
+torch.compile(lambda x: x.clone().view(-1) + 1, backend="aot_eager")(torch.ones(3))
+print(added())
+aten = torch.library.Library("aten", "IMPL")
+aten.impl("clone", lambda x, **_: x, "CPU")
+print(*added())
+"""
+
+
+def test_kernels_registered_over_those_that_copies_go_through_are_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OVER],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    nothing, added = done.stdout.splitlines()
+    assert nothing == "[]"
+    assert added.startswith("aten::clone (CPU: registered at ")
