@@ -44,6 +44,8 @@ def rule_broken(facts: Any, reference: Mapping[str, Any]) -> tuple[str, str]:
         pending = [word for word in fact["pending"] if word not in reference["pending"].get(fact["path"], ())]
         if pending:
             return "type", f"{where} has its {pending[0]} still to be done; the reference's has not"
+        if fact["overlaps"] and fact["path"] not in reference["overlaps"]:
+            return "alias", f"{where} has elements that share memory; the reference's do not"
         if fact["aliases_input"] and fact["path"] not in reference["returns_inputs"]:
             return "alias", f"{where} shares memory with an input; the reference's does not"
         if fact["aliases_earlier"] and fact["path"] not in reference["returns_inputs"]:

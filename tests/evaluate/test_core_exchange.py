@@ -23,6 +23,7 @@ from kernels.evaluate.workers.exchange import (
     Malformed,
     describe,
     map_value,
+    overlaps,
     pending,
     read_value,
     tensors_of,
@@ -303,6 +304,25 @@ def test_a_copy_on_the_cpu_has_the_same_bits_in_memory_of_its_own(tensor: torch.
     assert identical(copy, tensor)
     assert pending(copy) == pending(tensor)
     assert tensor._is_zerotensor() or not tensor.numel() or copy.data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shared"),
+    [
+        (X, False),
+        (X.t(), False),
+        (X[:, ::3], False),
+        (X[:, :1].expand(6, 8), True),
+        (X[::3, :1].expand(2, 3), True),
+        (X[:, :1].expand(6, 1), False),
+        (X[:1, :1].expand(0, 8), False),
+        (torch.zeros(()).expand(1, 1), False),
+        (X.as_strided((4, 4), (1, 1)), True),
+        (torch.empty(2, 0, 3), False),
+    ],
+)
+def test_elements_that_share_memory(tensor: torch.Tensor, shared: bool) -> None:
+    assert overlaps(tensor) is shared
 
 
 def test_a_tensor_larger_than_its_storage_is_not_copied() -> None:

@@ -30,7 +30,7 @@ from kernels.evaluate.workers.calls import (
     poisoned,
     synchroniser,
 )
-from kernels.evaluate.workers.exchange import map_value, pending, tensors_of, write_value
+from kernels.evaluate.workers.exchange import map_value, overlaps, pending, tensors_of, write_value
 from kernels.evaluate.workers.hooks import modes, registered
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 from kernels.evaluate.workers.popcorn import PopcornPri
@@ -374,6 +374,7 @@ class Candidate:
                     "layout": unmade or str(tensor.layout),
                     "device": tensor.device.type if exact else "",
                     "pending": pending(tensor) if plain else [],
+                    "overlaps": plain and overlaps(tensor),
                     "aliases_input": bool(address & theirs),
                     "aliases_earlier": bool(address & before),
                 }
@@ -406,7 +407,7 @@ def _odd_containers(value: Any, path: str = "") -> list[dict[str, Any]]:
     usual = base if type(value) is not OrderedDict else OrderedDict
     if base is None or any(getattr(type(value), name) is not getattr(usual, name) for name in own):
         fact = {"path": path, "type": type(value).__name__, "plain": False, "layout": "no plain container"}
-        return [{**fact, "device": "", "pending": [], "aliases_input": False, "aliases_earlier": False}]
+        return [{**fact, "device": ""}]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     return [odd for key, item in items for odd in _odd_containers(item, f"{path}[{key!r}]")]
 

@@ -35,6 +35,7 @@ __all__ = [
     "Malformed",
     "describe",
     "map_value",
+    "overlaps",
     "pending",
     "read_value",
     "rebuilt",
@@ -375,6 +376,15 @@ def tensors_of(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
 def pending(tensor: torch.Tensor) -> list[str]:
     """What torch has only noted on ``tensor`` and leaves to whoever reads the elements."""
     return ["conjugation"] * tensor.is_conj() + ["negation"] * tensor.is_neg()
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements surely lie in one place: a stride of 0, or fewer places than elements."""
+    if not tensor.numel():
+        return False
+    pairs = [*zip(tensor.shape, tensor.stride(), strict=True)]
+    places = 1 + sum((size - 1) * step for size, step in pairs)
+    return places < tensor.numel() or any(size > 1 and step == 0 for size, step in pairs)
 
 
 def sent(written: dict[str, Any]) -> dict[str, Any]:
