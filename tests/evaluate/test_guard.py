@@ -24,6 +24,11 @@ REFUSED = {
     "process descriptor": "os.pidfd_open(parent)",
     "signal through /proc": f"signal.pidfd_send_signal({PROC}, signal.SIGKILL)",
     "limit": "resource.prlimit(parent, resource.RLIMIT_CPU, (0, 0))",
+    "processors": "os.sched_setaffinity(parent, {min(os.sched_getaffinity(0))})",
+    "policy": "os.sched_setscheduler(parent, os.SCHED_BATCH, os.sched_param(0))",
+    "priority": "os.setpriority(os.PRIO_PROCESS, parent, 5)",
+    "priority of its group": "os.setpriority(os.PRIO_PGRP, os.getpgid(parent), 5)",
+    "priority of its user": "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))",
     "from a child": (
         "subprocess.run([sys.executable, '-c', f'import os; os.kill({parent}, 9)'], check=True)"
     ),
@@ -33,6 +38,9 @@ LEFT = {
     "its own group": "os.killpg(os.getpgid(0), 0)",
     "its child": "child = subprocess.Popen(['sleep', '60']); child.kill(); assert child.wait() == -9",
     "its own limit": "resource.prlimit(0, resource.RLIMIT_CORE)",
+    "its own processors": "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})",
+    "its own thread's": "os.sched_setaffinity(os.getpid(), {min(os.sched_getaffinity(0))})",
+    "its own priority": "os.nice(1); os.setpriority(os.PRIO_PROCESS, os.getpid(), 2)",
     "a child in its session": (
         "own = 'import os; print(os.getsid(0), os.getpgid(0))'\n"
         "said = subprocess.check_output([sys.executable, '-c', own], start_new_session=True, text=True)\n"
