@@ -43,6 +43,11 @@ def rule_broken(facts: Any, reference: Mapping[str, Any]) -> tuple[str, str]:
         where = f"output{fact['path']}" if fact["path"] else "the output"
         if not fact["plain"]:
             return "type", f"{where} is a {fact['type']} ({fact['layout']}); supported: plain torch.Tensor"
+        pending = [word for word in fact["pending"] if word not in reference["pending"].get(fact["path"], ())]
+        if pending:
+            return "type", f"{where} has its {pending[0]} still to be done; the reference's has not"
+        if fact["overlaps"] and fact["path"] not in reference["overlaps"]:
+            return "alias", f"{where} has elements that share memory; the reference's do not"
         if fact["aliases_input"] and fact["path"] not in reference["returns_inputs"]:
             return "alias", f"{where} shares memory with an input; the reference's does not"
         if fact["aliases_earlier"] and fact["path"] not in reference["returns_inputs"]:
@@ -102,4 +107,4 @@ def identical(one: Any, other: Any) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -80,6 +80,7 @@ class Sides:
         self._jitters = False
         self.replaced: list[str] = []
         self._lower: set[tuple[str, str]] = set()
+        self._rescheduled = ""
 
     def open(self) -> None:
         """Load the reference: without it there is nothing to judge."""
@@ -115,6 +116,7 @@ class Sides:
             reply = self.reference.request(do, **words)
         except WorkerFailed as failure:
             raise ReferenceFailed(failure) from failure
+        self._note_rescheduled(self.reference)
         self._note_precision("reference", do, reply)
         return reply
 
@@ -130,7 +132,9 @@ class Sides:
             folder = str(self.compiled.folder)
             self.compiled.request("draw", folder=folder, name="d", kind="default", trial=0, **seeds)
         self._stop_others(self.compiled)
-        return self.compiled.request(do, seconds=seconds, **words)
+        reply = self.compiled.request(do, seconds=seconds, **words)
+        self._note_rescheduled(self.compiled)
+        return reply
 
     def _stop_others(self, running: Worker) -> None:
         for worker in (self.reference, self.candidate, self.compiled):
@@ -148,9 +152,18 @@ class Sides:
         if names and not self.replaced:
             self.replaced = [str(name)[:100] for name in names][:20] if isinstance(names, list) else ["?"]
             message = f"during {stage} it replaced {', '.join(self.replaced)}"
-            self.notes.append(Finding("patched", "violation", "seal", message))
+            evidence = {"replaced": self.replaced}
+            self.notes.append(Finding("patched", "violation", "seal", message, evidence=evidence))
         self._note_precision("candidate", do, reply)
         return reply
+
+    def _note_rescheduled(self, worker: Worker) -> None:
+        """While it was stopped, nobody but the candidate was there to change how the system runs it."""
+        if worker.rescheduled and not self._rescheduled:
+            self._rescheduled = worker.rescheduled
+            message = f"it changed how the system runs the reference's process: {worker.rescheduled}"
+            evidence = {"thread": worker.rescheduled}
+            self.notes.append(Finding("patched", "violation", "seal", message, evidence=evidence))
 
     def _note_precision(self, side: str, do: str, reply: Mapping[str, Any]) -> None:
         """Workers start at torch's default: what is below it now, the file or what it imports has set."""

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.evaluate.outputs import identical
+from kernels.evaluate.workers.calls import make_copier
 from kernels.evaluate.workers.exchange import (
     Channel,
     ChannelClosed,
@@ -21,6 +23,8 @@ from kernels.evaluate.workers.exchange import (
     Malformed,
     describe,
     map_value,
+    overlaps,
+    pending,
     read_value,
     tensors_of,
     write_value,
@@ -273,3 +277,56 @@ def test_paths_and_words() -> None:
         "None",
         "[float32[1]]",
     )
+
+
+X = torch.randn(6, 8)
+Z = torch.randn(3, 3, dtype=torch.complex64)
+RETURNED = {
+    "contiguous": X,
+    "transposed": X.t(),
+    "a part": X[2:, 1:5],
+    "with gaps": X[:, ::3],
+    "expanded": X[:1].expand(4, 8),
+    "a scalar": X[1, 1],
+    "empty": X[:0],
+    "bool": X[1:] > 0,
+    "float8": X.to(torch.float8_e4m3fn),
+    "a parameter": torch.nn.Parameter(X),
+    "conjugation pending": Z.conj(),
+    "negation pending": Z.conj().imag,
+    "zeros that have no memory": torch._efficientzerotensor(3, 3),
+}
+
+
+@pytest.mark.parametrize("tensor", RETURNED.values(), ids=RETURNED)
+def test_a_copy_on_the_cpu_has_the_same_bits_in_memory_of_its_own(tensor: torch.Tensor) -> None:
+    copy = make_copier("cpu")(tensor)
+    assert identical(copy, tensor)
+    assert pending(copy) == pending(tensor)
+    assert tensor._is_zerotensor() or not tensor.numel() or copy.data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shared"),
+    [
+        (X, False),
+        (X.t(), False),
+        (X[:, ::3], False),
+        (X[:, :1].expand(6, 8), True),
+        (X[::3, :1].expand(2, 3), True),
+        (X[:, :1].expand(6, 1), False),
+        (X[:1, :1].expand(0, 8), False),
+        (torch.zeros(()).expand(1, 1), False),
+        (X.as_strided((4, 4), (1, 1)), True),
+        (torch.empty(2, 0, 3), False),
+    ],
+)
+def test_elements_that_share_memory(tensor: torch.Tensor, shared: bool) -> None:
+    assert overlaps(tensor) is shared
+
+
+def test_a_tensor_larger_than_its_storage_is_not_copied() -> None:
+    tensor = torch.zeros(8)
+    tensor.untyped_storage().resize_(16)
+    with pytest.raises(ValueError, match="larger than its storage"):
+        make_copier("cpu")(tensor)

@@ -265,3 +265,23 @@ def test_threads_are_not_told_to_spin_from_outside(monkeypatch: pytest.MonkeyPat
         assert name not in inherited()
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     assert inherited()["OMP_WAIT_POLICY"] == "passive"
+
+
+CHANGES: dict[str, Callable[[int], object]] = {
+    "priority": lambda pid: os.setpriority(os.PRIO_PROCESS, pid, 5),
+    "policy": lambda pid: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_how_a_stopped_worker_is_run_is_seen(
+    worker: Callable[..., Worker], change: Callable[[int], object]
+) -> None:
+    one = worker("answer(); answer(); os.nice(1); answer(); answer()")
+    for _ in range(4):
+        one.request("ping")
+        one.pause()
+    assert one.rescheduled == ""
+    change(one.pid)
+    one.resume()
+    assert " before, " in one.rescheduled

@@ -24,6 +24,11 @@ REFUSED = {
     "process descriptor": "os.pidfd_open(parent)",
     "signal through /proc": f"signal.pidfd_send_signal({PROC}, signal.SIGKILL)",
     "limit": "resource.prlimit(parent, resource.RLIMIT_CPU, (0, 0))",
+    "processors": "os.sched_setaffinity(parent, {min(os.sched_getaffinity(0))})",
+    "policy": "os.sched_setscheduler(parent, os.SCHED_BATCH, os.sched_param(0))",
+    "priority": "os.setpriority(os.PRIO_PROCESS, parent, 5)",
+    "priority of its group": "os.setpriority(os.PRIO_PGRP, os.getpgid(parent), 5)",
+    "priority of its user": "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))",
     "from a child": (
         "subprocess.run([sys.executable, '-c', f'import os; os.kill({parent}, 9)'], check=True)"
     ),
@@ -33,6 +38,9 @@ LEFT = {
     "its own group": "os.killpg(os.getpgid(0), 0)",
     "its child": "child = subprocess.Popen(['sleep', '60']); child.kill(); assert child.wait() == -9",
     "its own limit": "resource.prlimit(0, resource.RLIMIT_CORE)",
+    "its own processors": "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})",
+    "its own thread's": "os.sched_setaffinity(os.getpid(), {min(os.sched_getaffinity(0))})",
+    "its own priority": "os.nice(1); os.setpriority(os.PRIO_PROCESS, os.getpid(), 2)",
     "a child in its session": (
         "own = 'import os; print(os.getsid(0), os.getpgid(0))'\n"
         "said = subprocess.check_output([sys.executable, '-c', own], start_new_session=True, text=True)\n"
@@ -87,7 +95,15 @@ SEALED = {
     "exchange.write_value = print": f"{EXCHANGE}.write_value",
     "exchange.write_value.__code__ = (lambda *a, **k: {}).__code__": f"{EXCHANGE}.write_value",
     "exchange.Channel.send = print": f"{EXCHANGE}.Channel.send",
+    "dispatch.TorchDispatchMode().__enter__()": "torch's dispatch calls (mode TorchDispatchMode)",
+    "torch.overrides.TorchFunctionMode().__enter__()": "torch's function calls (mode TorchFunctionMode)",
+    "torch.utils._device.DeviceContext.__torch_function__ = print": "DeviceContext.__torch_function__",
+    "sys.setprofile(None)": "the interpreter's tracer (sys.setprofile)",
+    "import threading; t = threading.Thread(target=sys.settrace, args=(None,)); t.start(); t.join()": (
+        "the interpreter's tracer (sys.settrace)"
+    ),
     "torch.set_default_dtype(torch.float64); torch.set_num_threads(1)": "",
+    "torch.set_default_device('cpu')": "",
     "torch.jit.script(torch.nn.Linear(2, 2))": "",
 }
 
@@ -95,6 +111,7 @@ SEALED = {
 # Each change is made in a fork: importing torch for each would take most of a minute.
 FORKS = """
 import json, os, sys, time, torch
+from torch.utils import _python_dispatch as dispatch
 from kernels.evaluate.workers import exchange, seal
 check, say = seal.seal(), os.write
 for change in json.loads(sys.argv[1]):
@@ -116,3 +133,31 @@ def test_the_seal_names_what_was_replaced() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert dict(zip(SEALED, done.stdout.splitlines(), strict=True)) == SEALED
+
+
+OVER = """
+import torch
+from kernels.evaluate.workers.hooks import registered
+added = registered()
+other = torch.library.Library("other_than_aten", "DEF")
+other.define("clone(Tensor x) -> Tensor")
+other.impl("clone", lambda x: x, "CPU")
+torch.compile(lambda x: x.clone().view(-1) + 1, backend="aot_eager")(torch.ones(3))
+print(added())
+aten = torch.library.Library("aten", "IMPL")
+aten.impl("clone", lambda x, **_: x, "CPU")
+print(*added())
+"""
+
+
+def test_kernels_registered_over_those_that_copies_go_through_are_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OVER],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    nothing, added = done.stdout.splitlines()
+    assert nothing == "[]"
+    assert added.startswith("aten::clone (CPU: registered at ")

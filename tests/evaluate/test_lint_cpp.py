@@ -63,6 +63,8 @@ CHECK = "C10_CUDA_KERNEL_LAUNCH_CHECK();"
         ("void f() { ::_exit(0); }", ("ends-process", "violation", 1)),
         ("void f() { kill(getppid(), 9); }", ("ends-process", "violation", 1)),
         ("auto f() { return PyEval_GetFrame(); }", ("frames", "violation", 1)),
+        ("void f() { PyEval_SetProfile(g, nullptr); }", ("frames", "violation", 1)),
+        ('TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("softmax", f); }', ("patched-library", "note", 1)),
         ("int cudaEventRecord(void* e, void* s) { return 0; }", ("patched-clock", "violation", 1)),
         ("at::globalContext().setAllowTF32CuBLAS(true);", ("precision-switch", "violation", 1)),
         ('PyImport_ImportModule("kernels.evaluate.judge");', ("judge-modules", "violation", 1)),
@@ -99,6 +101,7 @@ def test_rules(text: str, expected: tuple[str, str, int]) -> None:
         "void kill(int x) { y = x; }\nvoid g() { kill(3); }",
         "cudaEventRecord(start, stream);",
         "return cudaStreamSynchronize(stream);",
+        'TORCH_LIBRARY_IMPL(mine, CPU, m) { m.impl("clone", f); }',
         "void f() { cudaMalloc(&p, 4); cudaFree(p); }",
         "float half_of = x * 0.5f;",
         "at::globalContext().setAllowTF32CuBLAS(false);",
@@ -107,6 +110,12 @@ def test_rules(text: str, expected: tuple[str, str, int]) -> None:
 )
 def test_nothing_to_say(text: str) -> None:
     assert findings(text) == set()
+
+
+def test_kernels_registered_over_those_that_copies_go_through() -> None:
+    text = 'TORCH_LIBRARY_IMPL(aten, CUDA, m) {\n  m.impl("mm", f);\n  m.impl("aten::copy_", g);\n}\n'
+    more = 'TORCH_LIBRARY_IMPL(mine, CUDA, m) { m.impl("clone", h); }'
+    assert findings(text + more) == {("patched-library", "note", 1), ("patched-check", "violation", 3)}
 
 
 def test_a_stream_that_is_waited_for_says_so() -> None:

@@ -63,7 +63,13 @@ def test_patched_clocks_are_seen_through_every_disguise(text: str) -> None:
 
 
 OTHER_VIOLATIONS = {
-    "frames": ["import sys\nsys._getframe(1)", "import inspect as i\ni.stack()", "from sys import _getframe"],
+    "frames": [
+        "import sys\nsys._getframe(1)",
+        "import inspect as i\ni.stack()",
+        "from sys import _getframe",
+        "import sys\nsys.monitoring.register_callback(3, 1, print)",
+        "from sys import monitoring as m\nm.set_events(3, 1)",
+    ],
     "garbage-collector": ["import gc\ngc.get_objects()", "import gc\ngetattr(gc, 'get_referrers')(1)"],
     "process-memory": [
         "open('/proc/self/mem', 'rb')",
@@ -104,6 +110,10 @@ OTHER_VIOLATIONS = {
         "import torch\ntorch.Tensor.__eq__ = None",
         "import json\njson.dumps = lambda value: '[]'",
         "import torch\ntorch.Tensor.clone = lambda x: x",
+        "import torch\nlibrary = torch.library.Library('aten', 'IMPL')\nlibrary.impl('clone', print, 'CPU')",
+        "from torch.library import Library\nLibrary('aten', 'IMPL').impl('aten::copy_', print, 'CUDA')",
+        "import torch\ntorch.library.impl('aten::_to_copy', 'CUDA', print)",
+        "import torch\na = torch.library.Library('aten', 'IMPL')\ntorch.library.impl(a, 'view.dtype')",
     ],
     "precision-switch": [
         "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True",
@@ -291,6 +301,14 @@ HONEST = {
         if __name__ == "__main__":
             os._exit(0)
     """,
+    "operators of its own": """
+        import torch
+        library = torch.library.Library("mine", "DEF")
+        library.define("clone(Tensor x) -> Tensor")
+        library.impl("clone", lambda x: x + 0, "CPU")
+        torch.library.impl("mine::clone", "CUDA", lambda x: x + 0)
+        torch.library.impl(library, "clone", "Meta")
+    """,
     "settings of the compiler": "import torch\ntorch._dynamo.config.cache_size_limit = 64\n",
 }
 
@@ -338,6 +356,19 @@ NOTES = {
 @pytest.mark.parametrize(("rule", "text"), NOTES.items())
 def test_notes(rule: str, text: str) -> None:
     assert notes(text) == {rule}
+    assert violations(text) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\na = torch.library.Library('aten', 'IMPL')",
+        "import torch\na = torch.library.Library('aten', 'IMPL')\na.impl('softmax.int', print, 'CPU')",
+        "import torch\ntorch.library.impl('aten::mm', 'CUDA', print)",
+    ],
+)
+def test_kernels_for_torchs_own_operators_are_worth_a_note(text: str) -> None:
+    assert notes(text) == {"patched-library"}
     assert violations(text) == set()
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from kernels.evaluate.evaluation import Finding
 from kernels.evaluate.lint.collect import Sighting, findings
+from kernels.evaluate.lint.names import TORCH_NAMESPACES
+from kernels.evaluate.lint.patches import COPYING
 from kernels.evaluate.lint.tokens import Token, tokens
 
 __all__ = ["CPP_SUFFIXES", "lint_cpp", "sightings"]
@@ -21,7 +23,10 @@ _CALLS = {
     "process_vm_writev": "process-memory",
     "PyEval_GetFrame": "frames",
     "PyEval_GetLocals": "frames",
+    "PyEval_SetProfile": "frames",
+    "PyEval_SetProfileAllThreads": "frames",
     "PyEval_SetTrace": "frames",
+    "PyEval_SetTraceAllThreads": "frames",
     "PyFrame_GetBack": "frames",
     "PyFrame_GetLocals": "frames",
     "PyThreadState_GetFrame": "frames",
@@ -125,6 +130,8 @@ def _name(stream: Sequence[Token], at: int, own: set[str]) -> Iterator[Sighting]
             yield Sighting("precision-switch", line, f"calls {word}")
         elif not switch and _is_plain_call(stream, at) and word not in own:
             yield Sighting(_CALLS[word], line, f"calls {word}")
+    elif word == "TORCH_LIBRARY_IMPL" and _text_at(stream, at + 2) in TORCH_NAMESPACES:
+        yield from _registered(stream, at)
     elif word == "CUBLAS_TF32_TENSOR_OP_MATH":
         yield Sighting("lower-precision", line, "lets cuBLAS use TF32")
     elif word in _CLOCKS and _defines(stream, at):
@@ -183,6 +190,21 @@ def _string(stream: Sequence[Token], at: int) -> Iterator[Sighting]:
         yield Sighting("lower-precision", token.line, f"uses the instruction {match.group()}")
     if match := _ATOMIC_ASM.search(token.text):
         yield Sighting("atomics", token.line, f"uses the instruction {match.group()}")
+
+
+def _registered(stream: Sequence[Token], at: int) -> Iterator[Sighting]:
+    """``TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("clone", f); }``, up to the end of its block."""
+    space, depth = _text_at(stream, at + 2), 0
+    yield Sighting("patched-library", stream[at].line, f"registers in torch's own namespace {space}")
+    for position in range(at + 1, len(stream)):
+        mark, token = _text_at(stream, position), stream[position]
+        depth += (mark == "{") - (mark == "}")
+        if mark == "}" and depth == 0:
+            return
+        named = token.kind == "string" and _text_at(stream, position - 2) == "impl"
+        operator = token.text.removeprefix(f"{space}::").partition(".")[0] if named else ""
+        if operator in COPYING:
+            yield Sighting("patched-check", token.line, f"registers a kernel for {space}::{operator}")
 
 
 def _launch(stream: Sequence[Token], at: int) -> Iterator[Sighting]:

@@ -12,11 +12,13 @@ import builtins
 import re
 from collections.abc import Iterable, Iterator
 
-__all__ = ["PATH_MAKERS", "UNKNOWN", "Scope", "Scopes", "bound_names", "root_name"]
+__all__ = ["PATH_MAKERS", "TORCH_NAMESPACES", "UNKNOWN", "Scope", "Scopes", "bound_names", "root_name"]
 
 # Stands in a known text for a part that is computed at run time.
 UNKNOWN = "{}"
 PATH_MAKERS = ("os.path.join", "pathlib.Path", "pathlib.PurePath")
+# Of operators that torch itself defines.
+TORCH_NAMESPACES = frozenset("_ aten prim prims quantized".split())
 _PLACEHOLDER = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 _BRACES = re.compile(r"\{[^{}]*\}")
 _BUILTINS = frozenset(dir(builtins))
@@ -108,6 +110,9 @@ class Scopes:
             return _joined(self._dotted(arguments[0]), name) if name else None
         if called == "id":
             return "id()"  # no name, but worth following into what takes it for an address
+        if called == "torch.library.Library" and arguments:
+            name = self._text(arguments[0])
+            return f"{called}.{name}" if name in TORCH_NAMESPACES else None
         if called == "vars" and len(arguments) == 1:
             return _joined(self._dotted(arguments[0]), "__dict__")
         if called in ("importlib.import_module", "__import__") and arguments:

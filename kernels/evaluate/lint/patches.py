@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from kernels.evaluate.lint.names import TORCH_NAMESPACES
 from kernels.evaluate.lint.walk import Place, Seen, written
 
-__all__ = ["patches"]
+__all__ = ["COPYING", "patches"]
 
 # A name stands for itself and for everything below it.
 _CLOCKS = (
@@ -58,6 +59,8 @@ _TENSOR_METHODS = frozenset(
     "abs allclose clone contiguous copy_ cpu data_ptr detach double eq equal fill_ float isclose isfinite"
     " isnan item max ne numpy storage sub to tolist untyped_storage zero_".split()
 )
+# Operators that every copy and comparison of an output goes through.
+COPYING = frozenset("_to_copy clone contiguous copy_ detach equal resolve_conj resolve_neg set_ view".split())
 _OPEN_TO_ALL = ("torch._dynamo.config", "torch._inductor.config", "torch.backends", "torch.jit.")
 _SETATTR = ("object.__setattr__", "setattr", "type.__setattr__", "types.ModuleType.__setattr__")
 
@@ -105,8 +108,30 @@ def _call(node: ast.Call, place: Place) -> Iterator[Seen]:
         yield from _replaced(node, scopes.text(arguments[0]), None, place)
     elif called in ("mock.patch.object", "unittest.mock.patch.object") and len(arguments) >= 2:
         yield from _set(node, arguments[0], arguments[1], None, place)
+    elif called.startswith("torch.library."):
+        yield from _registered(node, called, place)
     else:
         yield from _switch_call(node, called, place)
+
+
+def _registered(node: ast.Call, called: str, place: Place) -> Iterator[Seen]:
+    """``Library("aten", "IMPL")``, its ``impl("clone", ...)``, and both forms of ``torch.library.impl``."""
+    texts = [place.scopes.text(one) or "" for one in node.args[:2]] + ["", ""]
+    library = "torch.library.Library"
+    if called == library and texts[0] in TORCH_NAMESPACES:
+        yield Seen("patched-library", node, f"registers in torch's own namespace {texts[0]}")
+        return
+    name = texts[0]
+    if called == "torch.library.impl" and not name and node.args:
+        called, name = f"{place.scopes.dotted(node.args[0])}.impl", texts[1]
+    if called.startswith(f"{library}.") and called.endswith(".impl"):
+        name = f"{called.removeprefix(f'{library}.').removesuffix('.impl')}::{name.rpartition('::')[2]}"
+    elif called != "torch.library.impl":
+        return
+    space, _, operator = name.partition("::")
+    if space in TORCH_NAMESPACES:
+        rule = "patched-check" if operator.partition(".")[0] in COPYING else "patched-library"
+        yield Seen(rule, node, f"registers a kernel for {name}")
 
 
 def _set(node: ast.AST, owner: ast.AST, name: ast.AST, value: ast.AST | None, place: Place) -> Iterator[Seen]:

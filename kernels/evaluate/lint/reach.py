@@ -13,7 +13,8 @@ __all__ = ["reaches"]
 
 _FRAMES = frozenset(
     "inspect.currentframe inspect.getinnerframes inspect.getouterframes inspect.stack inspect.trace"
-    " sys._current_frames sys._getframe sys.setprofile sys.settrace threading.setprofile"
+    " sys._current_frames sys._getframe sys.monitoring.register_callback sys.monitoring.set_events"
+    " sys.monitoring.set_local_events sys.setprofile sys.settrace threading.setprofile"
     " threading.settrace threading.setprofile_all_threads threading.settrace_all_threads"
     " traceback.walk_stack traceback.walk_tb".split()
 )

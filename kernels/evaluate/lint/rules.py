@@ -35,7 +35,7 @@ RULES = (
     Rule(
         "patched-check",
         VIOLATION,
-        "replaces a function that compares, copies or sends results, or a builtin",
+        "replaces a function or kernel that compares, copies or sends results, or a builtin",
         "what is reported through it is not what was computed",
     ),
     Rule(
@@ -120,7 +120,7 @@ RULES = (
     Rule(
         "patched-library",
         NOTE,
-        "assigns to an attribute of a module of torch",
+        "assigns to an attribute of a module of torch, or registers a kernel in its name",
         "other code in the process sees the change",
     ),
     Rule(

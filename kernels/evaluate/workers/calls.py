@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernels.evaluate.workers.exchange import map_value
+from kernels.evaluate.workers.exchange import map_value, pending
 
 __all__ = [
     "InputSets",
     "Staged",
     "load_file",
+    "make_copier",
     "make_sampler",
     "mapped",
     "module_name",
@@ -133,6 +134,36 @@ def synchroniser(device: str) -> Callable[[], None]:
     from torch._C import _cuda_synchronize
 
     return _cuda_synchronize
+
+
+def make_copier(device: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What copies one tensor that a call returned; what it needs is bound now.
+
+    On the CPU the C library moves the bytes of a plain tensor, strides and gaps as they are: no kernel
+    that is registered over torch's own gets to work before. Elsewhere it is ``torch.Tensor.clone``.
+    """
+    clone, new_storage, empty, move = torch.Tensor.clone, torch.UntypedStorage, torch.empty, ctypes.memmove
+    exact, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
+    if device != "cpu":
+        return clone
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        own = type(tensor) in exact and tensor.layout is strided and tensor.device.type == "cpu"
+        if not own or tensor.is_quantized or tensor._is_zerotensor() or not tensor.numel():
+            return clone(tensor)
+        shape, strides, width = tensor.shape, tensor.stride(), tensor.element_size()
+        size = width * (1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)))
+        if tensor.storage_offset() * width + size > tensor.untyped_storage().nbytes():
+            raise ValueError("an output is larger than its storage")
+        copy = new_storage(size)
+        move(copy.data_ptr(), tensor.data_ptr(), size)
+        found = empty(0, dtype=tensor.dtype).set_(copy, 0, shape, strides)
+        # As it was returned: what is still to be done to the elements is not done here.
+        for what in pending(tensor):
+            found = found.conj() if what == "conjugation" else torch._neg_view(found)
+        return found
+
+    return copied
 
 
 def make_sampler(

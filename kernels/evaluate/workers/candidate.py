@@ -22,6 +22,7 @@ from kernels.evaluate.timing.host import no_collector
 from kernels.evaluate.workers.calls import (
     InputSets,
     load_file,
+    make_copier,
     make_sampler,
     mapped,
     module_name,
@@ -29,7 +30,8 @@ from kernels.evaluate.workers.calls import (
     poisoned,
     synchroniser,
 )
-from kernels.evaluate.workers.exchange import map_value, tensors_of, write_value
+from kernels.evaluate.workers.exchange import map_value, overlaps, pending, tensors_of, write_value
+from kernels.evaluate.workers.hooks import modes, registered
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 from kernels.evaluate.workers.popcorn import PopcornPri
 
@@ -96,7 +98,8 @@ class Candidate:
         self._sleep = time.sleep
         self._clock = time.monotonic
         self._seed = torch.manual_seed
-        self._clone = torch.Tensor.clone
+        self._copy = make_copier(device)
+        self._modes, self._registered = modes(), registered()
         self._opened = 0
         self._earlier: list[torch.Tensor] = []
         self._outputs: list[Any] = []
@@ -173,10 +176,12 @@ class Candidate:
                 for ours, theirs in zip(self._sets.storages(set), staged, strict=True):
                     ours.copy_(theirs, non_blocking=True)
             output = self._model(*inputs)
+            # Before anything touches the output. The longer look comes when there is a copy of it.
+            replaced = self._modes()
             facts = self._facts(output, inputs)
             plain = _plain(facts)
             snapshot = self._copied(output) if plain else None
-        reply: dict[str, Any] = {"facts": facts}
+        reply: dict[str, Any] = {"facts": facts, "replaced": replaced + self._registered()}
         # Keeps them alive: an address that is free again would look like sharing.
         self._earlier = [tensor for _, tensor in tensors_of(output) if type(tensor) is torch.Tensor]
         if not plain:
@@ -217,11 +222,12 @@ class Candidate:
             for ours, theirs in moves:
                 ours.copy_(theirs)
             nanoseconds, outputs = self._sample(self._model, values, passes, seed)
+            replaced = self._modes()
             # Results are taken at once, the latest first: what is still being written is missing in them.
             taken = [self._copied(output) for output in reversed(outputs)]
         self._outputs, self._timed = taken[::-1], list(range(sets))
         self._returned = outputs
-        return {"ns": nanoseconds}
+        return {"ns": nanoseconds, "replaced": replaced}
 
     def hold(self) -> dict[str, Any]:
         """Call in a row and keep the outputs; ``shared`` is the first call that returned memory of one."""
@@ -244,15 +250,17 @@ class Candidate:
     def collect(self, folder: str, name: str) -> dict[str, Any]:
         """The outputs of the last timed calls, and the bytes of their inputs now."""
         self._synchronise()
+        replaced = self._modes() + self._registered()
         self._earlier, facts = [], []
         for number, output in zip(self._timed, self._returned, strict=True):
             facts.append(self._facts(output, self._sets[number]))
             self._earlier += [tensor for _, tensor in tensors_of(output)]
         if not all(_plain(each) for each in facts):
-            return {"facts": facts}
+            return {"facts": facts, "replaced": replaced}
         inputs = [self._sets.storages(number) for number in self._timed]
         written: dict[str, Any] = {
             "facts": facts,
+            "replaced": replaced,
             "outputs": write_value(self._outputs, Path(folder) / f"{name}.out", values_only=True),
             "inputs": write_value(inputs, Path(folder) / f"{name}.in", values_only=True),
         }
@@ -304,6 +312,7 @@ class Candidate:
         values = [self._sets[number] for number in range(sets)]
         timer = self._timer(values)
         reply, outputs = timed(timer, mode, cache, samples, budget)
+        reply["replaced"] = self._modes()
         # What a graph returned lies where its next replay writes: only copies can be compared.
         self._outputs = self._returned = [self._copied(output) for output in outputs]
         self._timed = list(range(sets))
@@ -336,7 +345,7 @@ class Candidate:
         return self._timers.of(len(values), self._model, values)
 
     def _copied(self, output: Any) -> Any:
-        return mapped(output, self._clone)
+        return mapped(output, self._copy)
 
     def _stage(self, set: int, folder: Path, written: Mapping[str, Any]) -> list[torch.Tensor]:
         _, storages = place(*map_value(folder, written), self._device)
@@ -353,18 +362,19 @@ class Candidate:
         found = []
         for path, tensor in tensors_of(output):
             exact = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            # A copy that is made when it is first touched: asking for its address would make it.
             plain = exact and tensor.layout is torch.strided and not tensor.is_meta
-            pending = plain and torch._C._is_cow_tensor(tensor)  # type: ignore[attr-defined]
-            plain = plain and not pending
+            unmade = _unmade(tensor) if plain else ""
+            plain = plain and not unmade
             address = _addresses([tensor]) if plain else set()
             found.append(
                 {
                     "path": path,
                     "type": type(tensor).__name__,
                     "plain": plain,
-                    "layout": "not copied yet" if pending else str(tensor.layout),
+                    "layout": unmade or str(tensor.layout),
                     "device": tensor.device.type if exact else "",
+                    "pending": pending(tensor) if plain else [],
+                    "overlaps": plain and overlaps(tensor),
                     "aliases_input": bool(address & theirs),
                     "aliases_earlier": bool(address & before),
                 }
@@ -397,9 +407,17 @@ def _odd_containers(value: Any, path: str = "") -> list[dict[str, Any]]:
     usual = base if type(value) is not OrderedDict else OrderedDict
     if base is None or any(getattr(type(value), name) is not getattr(usual, name) for name in own):
         fact = {"path": path, "type": type(value).__name__, "plain": False, "layout": "no plain container"}
-        return [{**fact, "device": "", "aliases_input": False, "aliases_earlier": False}]
+        return [{**fact, "device": ""}]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     return [odd for key, item in items for odd in _odd_containers(item, f"{path}[{key!r}]")]
+
+
+def _unmade(tensor: torch.Tensor) -> str:
+    """Why the elements of a tensor with a storage are not in it yet; empty where they are."""
+    if tensor._is_zerotensor():
+        return "zeros that were never written"
+    # Asking for the address would make the copy.
+    return "not copied yet" if torch._C._is_cow_tensor(tensor) else ""  # type: ignore[attr-defined]
 
 
 def _plain(facts: list[dict[str, Any]]) -> bool:

@@ -85,7 +85,8 @@ def serve(
                 reply = handlers[do](**request)
             except BaseException as error:  # sys.exit and Ctrl-C of a candidate are its answer too
                 reply = {"error": explain(error)}
-            send({"id": number, **reply, "precision": precision(), "replaced": replaced()})
+            found = dict.fromkeys([*reply.get("replaced", ()), *replaced()])
+            send({"id": number, **reply, "precision": precision(), "replaced": [*found]})
         except ChannelClosed:
             return
 

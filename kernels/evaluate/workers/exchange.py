@@ -36,6 +36,8 @@ __all__ = [
     "by_key",
     "describe",
     "map_value",
+    "overlaps",
+    "pending",
     "read_value",
     "rebuilt",
     "sent",
@@ -375,6 +377,20 @@ def tensors_of(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
 def by_key(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """The items of a dict in the order of its keys' texts: in which order it was made says nothing."""
     return sorted(value.items(), key=lambda item: repr(item[0]))
+
+
+def pending(tensor: torch.Tensor) -> list[str]:
+    """What torch has only noted on ``tensor`` and leaves to whoever reads the elements."""
+    return ["conjugation"] * tensor.is_conj() + ["negation"] * tensor.is_neg()
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements surely lie in one place: a stride of 0, or fewer places than elements."""
+    if not tensor.numel():
+        return False
+    pairs = [*zip(tensor.shape, tensor.stride(), strict=True)]
+    places = 1 + sum((size - 1) * step for size, step in pairs)
+    return places < tensor.numel() or any(size > 1 and step == 0 for size, step in pairs)
 
 
 def sent(written: dict[str, Any]) -> dict[str, Any]:

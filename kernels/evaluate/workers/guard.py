@@ -1,4 +1,4 @@
-"""Keeps a candidate's process from signalling or reading the judge: a filter in the operating system.
+"""Keeps a candidate's process from signalling, slowing or reading the judge: a filter in the system.
 
 A worker runs under the same user as its judge, so the system would let it send SIGKILL
 there. A seccomp filter, installed before the candidate is loaded and kept by all of its
@@ -38,29 +38,39 @@ class _Machine:
     """What the kernel calls this architecture, and its numbers of the calls that name a process.
 
     ``calls`` gives for each the position of the argument that is the process id. ``leaving`` are
-    setsid and setpgid.
+    setsid and setpgid; ``priority`` is setpriority, which is left for single processes alone.
     """
 
     arch: int
     seccomp: int
     calls: dict[int, int]
     leaving: tuple[int, int]
+    priority: int
 
 
 # kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, prlimit64, process_vm_readv,
-# process_vm_writev, pidfd_open; ptrace's process is its second argument.
+# process_vm_writev, pidfd_open, sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr;
+# ptrace's and setpriority's process is the second argument.
 _MACHINES = {
     "x86_64": _Machine(
         0xC000003E,
         317,
-        {**dict.fromkeys((62, 200, 234, 129, 297, 302, 310, 311, 434), 0), 101: 1},
+        {
+            **dict.fromkeys((62, 200, 234, 129, 297, 302, 310, 311, 434, 142, 144, 203, 314), 0),
+            **dict.fromkeys((101, 141), 1),
+        },
         (112, 109),
+        141,
     ),
     "aarch64": _Machine(
         0xC00000B7,
         277,
-        {**dict.fromkeys((129, 130, 131, 138, 240, 261, 270, 271, 434), 0), 117: 1},
+        {
+            **dict.fromkeys((129, 130, 131, 138, 240, 261, 270, 271, 434, 118, 119, 122, 274), 0),
+            **dict.fromkeys((117, 140), 1),
+        },
         (157, 154),
+        140,
     ),
 }
 # Takes a descriptor that may be an open /proc/PID, so no process id can be compared.
@@ -76,7 +86,7 @@ class _Program(ctypes.Structure):
 
 
 def guard(judge: int) -> str:
-    """Refuse this process every call that would signal, trace or read process ``judge``, and to leave it.
+    """Refuse this process every call that would signal, slow, trace or read process ``judge``, or leave it.
 
     Holds for all threads and children, for good. Returns why it could not be done, or ``""``.
     """
@@ -113,6 +123,9 @@ def _program(machine: _Machine, targets: list[int]) -> list[_Instruction]:
     ]
     for number in machine.leaving:
         program += [step(_IF_EQUAL, 0, 1, number), step(_RETURN, 0, 0, _PRETEND)]
+    # Its first argument is 0 for a process; groups and users have the judge among them.
+    block = [step(_LOAD, 0, 0, _ARGUMENTS), step(_IF_EQUAL, 1, 0, 0), refuse, step(_LOAD, 0, 0, _NUMBER)]
+    program += [step(_IF_EQUAL, 0, len(block), machine.priority), *block]
     for number, position in machine.calls.items():
         block = [step(_LOAD, 0, 0, _ARGUMENTS + 8 * position)]
         for target in targets:

@@ -97,6 +97,10 @@ def _sweep(home: Path) -> None:
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 
+# The processors that a thread may run on, its niceness and its policy.
+_Scheduled = tuple[frozenset[int], int, int]
+
+
 def inherited() -> dict[str, str]:
     """This process's environment without what would change a candidate's precision, or have its threads spin.
 
@@ -132,6 +136,9 @@ class Worker:
         reading, writing = os.pipe()
         self._number = 0
         self._stopped = self._closed = False
+        self._scheduled: dict[int, _Scheduled] = {}
+        # What somebody changed of it while it was stopped; it cannot have done that itself.
+        self.rescheduled = ""
         self._outside = 0.0
         self.failure: WorkerFailed | None = None
         root = str(Path(__file__).resolve().parents[3])
@@ -221,10 +228,12 @@ class Worker:
         if self.failure is None and not self._stopped:
             self._signal(signal.SIGSTOP)
             self._stopped = True
+            self._scheduled = _scheduling(self.pid)
 
     def resume(self) -> None:
         """Let it run again."""
         if self._stopped:
+            self.rescheduled = self.rescheduled or _difference(self._scheduled, _scheduling(self.pid))
             self._signal(signal.SIGCONT)
             self._stopped = False
 
@@ -353,6 +362,32 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
                 yield int(name), text.rpartition(")")[2].split()
+
+
+def _scheduling(pid: int) -> dict[int, _Scheduled]:
+    """How the system runs each thread of the process, and the judge's first one."""
+    threads = [os.getpid()]
+    with contextlib.suppress(OSError):
+        threads += map(int, os.listdir(f"/proc/{pid}/task"))
+    found = {}
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            found[thread] = (frozenset(os.sched_getaffinity(thread)), nice, os.sched_getscheduler(thread))
+    return found
+
+
+def _difference(before: Mapping[int, _Scheduled], after: Mapping[int, _Scheduled]) -> str:
+    """The first thread that is run otherwise; none where the judge is too, as when a container shrinks."""
+    known = before.keys() & after.keys()
+    changed = [thread for thread in sorted(known) if before[thread] != after[thread]]
+    if not changed or os.getpid() in changed:
+        return ""
+    words = [
+        f"processors {len(processors)}, niceness {nice}, policy {policy}"
+        for processors, nice, policy in (before[changed[0]], after[changed[0]])
+    ]
+    return f"{words[0]} before, {words[1]} after"
 
 
 def _kill_strays(session: int, mark: str) -> bool:

@@ -19,7 +19,7 @@ from kernels.evaluate.result import as_json
 from kernels.evaluate.workers.baselines import Baselines
 from kernels.evaluate.workers.calls import InputSets, synchroniser
 from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
-from kernels.evaluate.workers.exchange import describe, sent, tensors_of, write_value
+from kernels.evaluate.workers.exchange import describe, overlaps, pending, sent, tensors_of, write_value
 
 __all__ = ["Reference", "handlers"]
 
@@ -290,6 +290,8 @@ class Reference:
             "returns_inputs": [
                 p for p, t in outputs if t.numel() and t.untyped_storage().data_ptr() in theirs
             ],
+            "pending": {p: pending(t) for p, t in outputs},
+            "overlaps": [p for p, t in outputs if overlaps(t)],
         }
 
     def _note_randomness(self, call_seed: int) -> None:

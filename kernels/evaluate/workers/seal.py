@@ -22,6 +22,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
+
+from kernels.evaluate.workers.hooks import modes, tracers
 
 __all__ = ["seal"]
 
@@ -33,6 +36,7 @@ _TENSOR = (
 )
 _PARTS: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, _TENSOR),
+    (DeviceContext, "__torch_function__"),
     (torch.UntypedStorage, "data_ptr nbytes"),
     (torch, "empty equal frombuffer no_grad"),
     (torch.cuda, "Event synchronize current_stream _sleep"),
@@ -47,14 +51,16 @@ _Noted = tuple[str, Any, str, Any]
 
 
 def seal() -> Callable[[], list[str]]:
-    """Note what is there now; the function returned names what was replaced since, at most ten."""
-    noted = tuple(_noted())
+    """Note what is there now; the function returned names what was replaced, or put before it, since.
+
+    At most ten of them.
+    """
+    noted, entered, traced = tuple(_noted()), modes(), tracers()
     look, order, nothing = getattr, sorted, _NOTHING
 
     def replaced() -> list[str]:
-        return order(
-            {label for label, holder, key, value in noted if look(holder, key, nothing) is not value}
-        )[:10]
+        labels = {label for label, holder, key, value in noted if look(holder, key, nothing) is not value}
+        return [*entered(), *traced(), *order(labels)][:10]
 
     return replaced
 
