@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.correctness import unravel
 from kernels.evaluate.result import as_json
 from kernels.evaluate.workers.baselines import Baselines
 from kernels.evaluate.workers.calls import InputSets, synchroniser
 from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
 from kernels.evaluate.workers.exchange import describe, sent, tensors_of, write_value
+from kernels.evaluate.workers.swaps import exchange_extremes
 
 __all__ = ["Reference", "handlers"]
 
@@ -125,14 +125,17 @@ class Reference:
         }
 
     def swap(self, folder: str, name: str, call_seed: int) -> dict[str, Any]:
-        """The last inputs again, with the largest and the smallest element of each floating tensor exchanged.
+        """The last inputs again, with two elements exchanged within a row of each floating tensor.
 
-        Sums, shapes and nearly all elements stay; whoever knows the inputs by those is wrong.
+        Sums, shapes and nearly all elements stay; whoever knows the inputs by those is wrong. What
+        an input may promise (zeros, symmetry, order) stays as well: see ``workers/swaps.py``.
         """
         draw = self._current()
         inputs = copy.deepcopy(draw.inputs)
-        if not sum(_exchange_extremes(tensor) for _, tensor in tensors_of(inputs)):
-            return {"skipped": "no floating tensor with two different elements"}
+        with torch.no_grad():
+            reason = exchange_extremes(inputs)
+        if reason:
+            return {"skipped": reason}
         self._draw = Draw(**{**vars(draw), "inputs": inputs})
         written = write_value(inputs, Path(folder) / f"{name}.in")
         try:
@@ -313,16 +316,3 @@ def _unlike(one: Any, other: Any) -> bool:
         if int((~(same | close)).sum()) > 0.01 * a.numel():
             return True
     return False
-
-
-def _exchange_extremes(tensor: torch.Tensor) -> bool:
-    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:
-        return False
-    flat = tensor.detach().reshape(-1)
-    low, high = int(flat.argmin()), int(flat.argmax())
-    if low == high or 0 in tensor.stride():
-        return False
-    where = [unravel(number, tuple(tensor.shape)) for number in (low, high)]
-    with torch.no_grad():
-        tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
-    return True
