@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ __all__ = [
     "module_name",
     "place",
     "poisoned",
+    "seed_all",
     "synchroniser",
 ]
 
@@ -206,6 +209,15 @@ def _poison_cuda() -> None:
     del held
 
 
+def seed_all(seed: int, *, manual_seed: Callable[[int], Any] = torch.manual_seed) -> None:
+    """Seed every generator that a model may draw from; torch's is the one of when this was imported."""
+    random.seed(seed)
+    manual_seed(seed)
+    # Only where it is used: it is no dependency here.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
 def module_name(role: str, number: int) -> str:
     """A module name that no installed package has."""
     return f"_{role}_{number}"
@@ -217,7 +229,6 @@ def load_file(path: str, name: str, extra: Mapping[str, Any]) -> Any:
     Its folder is searched for what it imports, as if it were run by itself.
     """
     import importlib.util
-    import sys
 
     folder = str(Path(path).parent)
     if folder not in sys.path:

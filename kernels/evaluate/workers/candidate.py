@@ -27,6 +27,7 @@ from kernels.evaluate.workers.calls import (
     module_name,
     place,
     poisoned,
+    seed_all,
     synchroniser,
 )
 from kernels.evaluate.workers.exchange import map_value, tensors_of, write_value
@@ -131,7 +132,8 @@ class Candidate:
         values, _ = map_value(Path(folder), state)
         self._model, self._outputs, self._earlier, self._timers = None, [], [], None
         self._sets.drop(0)
-        self._seed(seed)
+        # As where the reference is made. Calls have torch's alone: one that draws from another is random.
+        seed_all(seed)
         model = self._type(*arguments)
         if not callable(model):
             raise _Unusable("an instance of ModelNew cannot be called")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import random
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from kernels.evaluate.workers.calls import load_file, module_name
+from kernels.evaluate.workers.calls import load_file, module_name, seed_all
 from kernels.evaluate.workers.exchange import tensors_of
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 from kernels.evaluate.workers.popcorn import PopcornPri
@@ -68,12 +66,12 @@ class FileSide:
     def make(self, kind: str, trial: int, seed: int, weights: int, case: str) -> Draw:
         if self._draws:
             self._module = self._load(trial if kind == "jitter" else 0, seed)
-        _seed_all(weights)
+        seed_all(weights)
         init = self._module.get_init_inputs()
         init = list(init) if isinstance(init, (list, tuple)) else init
         if isinstance(init, dict) or not isinstance(init, list):
             raise TypeError(f"get_init_inputs() returned {type(init).__name__}; supported: a list")
-        _seed_all(weights)
+        seed_all(weights)
         model = self._module.Model(*init)
         if isinstance(model, torch.nn.Module):
             model = model.to(self._device)
@@ -87,7 +85,7 @@ class FileSide:
         return draw
 
     def default_inputs(self, seed: int) -> list[Any]:
-        _seed_all(seed)
+        seed_all(seed)
         return _moved(self._module.get_inputs(), self._device)
 
 
@@ -136,9 +134,9 @@ class PackageSide:
             chosen = problem.jitter(seed)
         elif case:
             chosen = next(found for found in problem.cases if found.name == case)
-        _seed_all(weights)
+        seed_all(weights)
         init = problem.get_init_inputs()
-        _seed_all(weights)
+        seed_all(weights)
         model = problem.model(*init).to(self._device)
         if kind == "jitter" or case:
             options = {"seed": seed, **chosen.options}
@@ -152,7 +150,7 @@ class PackageSide:
         return Draw(name, model, inputs, init, problem.oracle, vars(chosen.tolerance), cost)
 
     def default_inputs(self, seed: int) -> list[Any]:
-        _seed_all(seed)
+        seed_all(seed)
         return _moved(self._problem.get_inputs(), self._device)
 
 
@@ -196,11 +194,3 @@ def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any
 
 def _moved(inputs: Any, device: str) -> Any:
     return _mapped(inputs, lambda tensor: tensor.detach().to(device))
-
-
-def _seed_all(seed: int) -> None:
-    random.seed(seed)
-    torch.manual_seed(seed)
-    # Only where the reference uses it: it is no dependency here.
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
