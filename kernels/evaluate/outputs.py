@@ -43,7 +43,8 @@ def rule_broken(facts: Any, reference: Mapping[str, Any]) -> tuple[str, str]:
             return "type", f"{where} is a {fact['type']} ({fact['layout']}); supported: plain torch.Tensor"
         if fact["aliases_input"] and fact["path"] not in reference["returns_inputs"]:
             return "alias", f"{where} shares memory with an input; the reference's does not"
-        if fact["aliases_earlier"] and fact["path"] not in reference["returns_inputs"]:
+        own = (*reference["returns_inputs"], *reference["returns_state"])
+        if fact["aliases_earlier"] and fact["path"] not in own:
             return "alias", f"{where} is in the memory of the output before it, which it overwrites"
     return "", ""
 

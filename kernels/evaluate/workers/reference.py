@@ -267,6 +267,7 @@ class Reference:
             self._expected = draw.model(*given)
         self._synchronise()
         theirs = {t.untyped_storage().data_ptr() for _, t in tensors_of(given) if t.numel()}
+        state = _state_of(draw.model)
         outputs = tensors_of(self._expected)
         returned = {t.untyped_storage().data_ptr() for _, t in outputs if t.numel()}
         pairs = zip(tensors_of(given), tensors_of(draw.inputs), strict=True)
@@ -280,6 +281,7 @@ class Reference:
             "returns_inputs": [
                 p for p, t in outputs if t.numel() and t.untyped_storage().data_ptr() in theirs
             ],
+            "returns_state": [p for p, t in outputs if t.numel() and t.untyped_storage().data_ptr() in state],
         }
 
     def _note_randomness(self, call_seed: int) -> None:
@@ -298,6 +300,19 @@ class Reference:
         pairs = zip(tensors_of(first), tensors_of(self._expected), strict=True)
         self._random = any(not _same(a, b) for (_, a), (_, b) in pairs)
         self._expected, self._facts, self._changed = first, facts, changed
+
+
+def _written(by: str, value: Any, path: Path) -> dict[str, Any]:
+    try:
+        return write_value(value, path)
+    except TypeError as error:
+        raise TypeError(f"{by} returned {error}") from error
+
+
+def _state_of(model: Any) -> set[int]:
+    """Addresses of the storages of the parameters and buffers of ``model``."""
+    held = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
+    return {t.untyped_storage().data_ptr() for t in held if t.layout is torch.strided and t.numel()}
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
