@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,10 @@ from kernels.evaluate.workers.popcorn import PopcornPri
 __all__ = ["Draw", "FileSide", "NoCast", "PackageSide"]
 
 # Dtypes that carry numbers; int32, int64 and bool carry indices and masks, which no cast may touch.
-_CARRIERS = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8)
 _FLOAT8 = tuple(value for name, value in vars(torch).items() if name.startswith("float8_"))
+_FLOATS = (torch.float16, torch.bfloat16, torch.float64, *_FLOAT8)
+_BYTES = (torch.int8, torch.uint8)
+_CARRIERS = (*_FLOATS, *_BYTES)
 
 
 class NoCast(Exception):
@@ -78,9 +81,7 @@ class FileSide:
         inputs = self.default_inputs(seed)
         draw = Draw(kind, model, inputs, init)
         if kind == "cast":
-            draw.inputs = _cast_inputs(inputs, model)
-            if isinstance(model, torch.nn.Module):
-                model.float()
+            draw.inputs = _cast_file(inputs, model, seed)
         draw.oracle = _in_float64(model, draw)
         return draw
 
@@ -174,12 +175,51 @@ def _up(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _cast_inputs(inputs: Any, model: Any) -> Any:
-    carriers = {*_CARRIERS, *_FLOAT8}
+def _cast_inputs(inputs: Any, model: Any, carriers: Sequence[torch.dtype] = _CARRIERS) -> Any:
+    """``inputs`` with everything of a dtype among ``carriers`` in float32. Raises :class:`NoCast`."""
     parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
     if not any(tensor.dtype in carriers for tensor in [*(t for _, t in tensors_of(inputs)), *parameters]):
         raise NoCast("inputs and parameters are float32 already")
     return _mapped(inputs, lambda tensor: tensor.float() if tensor.dtype in carriers else tensor)
+
+
+def _cast_file(inputs: Any, model: Any, seed: int) -> Any:
+    """``model`` in float32, and what it is then given: integers as floats only where they mean the same.
+
+    Packed bits and indices in bytes mean nothing as floats. Raises :class:`NoCast`.
+    """
+    everything, given = _cast_inputs(inputs, model), inputs
+    with contextlib.suppress(NoCast):
+        given = _cast_inputs(inputs, model, _FLOATS)
+    if isinstance(model, torch.nn.Module):
+        model.float()
+    if not any(tensor.dtype in _BYTES for _, tensor in tensors_of(inputs)):
+        return everything
+    try:
+        why = "" if _agree(model, given, everything, seed) else "it gives another answer"
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    if why and given is inputs:
+        raise NoCast(f"the reference takes integers alone: {why}")
+    return given if why else everything
+
+
+def _agree(model: Any, one: Any, other: Any, seed: int) -> bool:
+    """Whether ``model`` answers alike to both; neither it nor they are changed."""
+    answers = []
+    for inputs in (one, other):
+        seed_all(seed)
+        with torch.no_grad():
+            answers.append(tensors_of(copy.deepcopy(model)(*copy.deepcopy(inputs))))
+    pairs = [(a, b) for (_, a), (_, b) in zip(*answers, strict=True)]
+    return all(a.shape == b.shape and _close(a, b) for a, b in pairs)
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    one, other = one.to(wide), other.to(wide)
+    largest = float(one.abs().nan_to_num(posinf=0.0).max()) if one.numel() else 0.0
+    return torch.allclose(other, one, rtol=1e-4, atol=1e-4 * largest, equal_nan=True)
 
 
 def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -86,7 +86,7 @@ class Reference:
         case: str = "",
     ) -> dict[str, Any]:
         """Draw inputs, and run the reference on them; draws on which it fails are drawn again."""
-        redrawn, first = 0, ""
+        redrawn, first, before = 0, "", self._draw
         for attempt in range(_MOST_REDRAWS):
             fresh = seed + attempt * 1_000_003
             try:
@@ -104,6 +104,9 @@ class Reference:
             except NoCast as error:
                 return {"skipped": str(error)}
             except Exception as error:
+                if kind == "cast":
+                    self._draw = before
+                    return {"skipped": f"the reference refuses float32: {type(error).__name__}: {error}"}
                 first = first or f"{type(error).__name__}: {error}"
                 redrawn += 1
                 # Nothing another seed could change.
