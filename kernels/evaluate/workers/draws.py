@@ -161,6 +161,8 @@ def _in_float64(model: Any, draw: Draw) -> Callable[..., Any] | None:
         double = copy.deepcopy(model)
         if isinstance(double, torch.nn.Module):
             double = double.double()
+        for part in double.modules() if isinstance(double, torch.nn.Module) else [double]:
+            _raise_plain(part)
     except Exception as error:
         draw.notes.append(f"it cannot be copied to float64: {type(error).__name__}: {error}")
         return None
@@ -169,6 +171,16 @@ def _in_float64(model: Any, draw: Draw) -> Callable[..., Any] | None:
         return double(*_mapped(copy.deepcopy(inputs), _up))
 
     return oracle
+
+
+def _raise_plain(part: Any) -> None:
+    """Raise to float64 what ``double()`` passes by: plain attributes that are tensors, or hold some."""
+    own = getattr(part, "__dict__", {})
+    for name, value in own.items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        items = list(value.values()) if isinstance(value, dict) else items
+        if any(isinstance(item, torch.Tensor) and _up(item) is not item for item in items):
+            own[name] = _mapped(value, _up)
 
 
 def _up(tensor: torch.Tensor) -> torch.Tensor:
