@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernels.evaluate.workers.exchange import map_value
+from kernels.evaluate.workers.exchange import like, map_value
 
 __all__ = [
     "InputSets",
@@ -121,7 +121,7 @@ def place(value: Any, storages: list[torch.Tensor], device: str) -> tuple[Any, l
                 return torch.nn.Parameter(new, requires_grad=item.requires_grad)
             return new
         if isinstance(item, (list, tuple)):
-            return type(item)(onto(each) for each in item)
+            return like(item, [onto(each) for each in item])
         if isinstance(item, dict):
             return {key: onto(each) for key, each in item.items()}
         return item

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kernels.evaluate.workers.calls import load_file, module_name, seed_all
-from kernels.evaluate.workers.exchange import tensors_of
+from kernels.evaluate.workers.exchange import like, tensors_of
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 from kernels.evaluate.workers.popcorn import PopcornPri
 
@@ -238,7 +238,7 @@ def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, function) for item in value)
+        return like(value, [_mapped(item, function) for item in value])
     if isinstance(value, dict):
         return {key: _mapped(item, function) for key, item in value.items()}
     return value

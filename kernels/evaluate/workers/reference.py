@@ -92,7 +92,7 @@ class Reference:
             try:
                 draw = self._side.make(kind, trial, fresh, weights, case)
                 self._check_inputs(draw)
-                written = write_value(draw.inputs, Path(folder) / f"{name}.{attempt}.in")
+                written = _written("get_inputs()", draw.inputs, Path(folder) / f"{name}.{attempt}.in")
                 state = draw.model.state_dict() if isinstance(draw.model, torch.nn.Module) else {}
                 # Written before the first call, which may change what a BatchNorm has counted.
                 weights_written = write_value(dict(state), Path(folder) / f"{name}.{attempt}.state")
@@ -119,7 +119,7 @@ class Reference:
             "first_failure": first,
             "inputs": written,
             "words": describe(draw.inputs),
-            "init": write_value(draw.init, Path(folder) / f"{name}.init"),
+            "init": _written("get_init_inputs()", draw.init, Path(folder) / f"{name}.init"),
             "state": weights_written,
             "random": self._random,
             "tolerance": None if draw.tolerance is None else as_json(dict(draw.tolerance)),
@@ -262,7 +262,7 @@ class Reference:
             raise TypeError(f"get_inputs() returned {type(draw.inputs).__name__}; supported: a list")
 
     def _run(self, seed: int) -> None:
-        """The expected outputs, and whether the reference itself writes to or returns its inputs."""
+        """The expected outputs; whether the reference writes to its inputs, or returns them or its state."""
         draw = self._current()
         given = copy.deepcopy(draw.inputs)
         torch.manual_seed(seed)
