@@ -50,7 +50,8 @@ def rule_broken(facts: Any, reference: Mapping[str, Any]) -> tuple[str, str]:
             return "alias", f"{where} has elements that share memory; the reference's do not"
         if fact["aliases_input"] and fact["path"] not in reference["returns_inputs"]:
             return "alias", f"{where} shares memory with an input; the reference's does not"
-        if fact["aliases_earlier"] and fact["path"] not in reference["returns_inputs"]:
+        own = (*reference["returns_inputs"], *reference["returns_state"])
+        if fact["aliases_earlier"] and fact["path"] not in own:
             return "alias", f"{where} is in the memory of the output before it, which it overwrites"
     return "", ""
 

@@ -45,10 +45,13 @@ def _idle_share(candidate: Worker) -> float:
 
 
 def held_finding(trials: Trials, default: Drawn) -> Finding | None:
-    """Rule "alias" over many calls: no output is in the memory of one that is still held."""
+    """Rule "alias" over many calls: no output is in the memory of one that is still held.
+
+    But for those that are parameters or buffers of the reference as well.
+    """
     if default.facts["returns_inputs"]:
         return None
-    shared = trials.ask_candidate("time", "hold").get("shared")
+    shared = trials.ask_candidate("time", "hold", excused=default.facts["returns_state"]).get("shared")
     if shared is None:
         return None
     message = f"call {str(shared)[:20]} of a row returned memory of an earlier output that was still held"

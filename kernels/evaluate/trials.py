@@ -147,9 +147,18 @@ class Trials(Sides):
         )
 
     def _cast(self, drawn: Drawn) -> Iterator[TrialResult]:
-        """A candidate that refuses float32 by an exception says so honestly; a wrong answer counts."""
+        """A candidate that refuses float32 by an exception says so honestly; wrong values count.
+
+        One that is written for its dtype by name returns that dtype, or takes a copy that ``to`` does not
+        make for another: then it serves no float32 either.
+        """
         try:
-            yield self.judge(drawn)
+            result = self.judge(drawn)
+            named = result.layer in ("mutation", "alias") or (result.layer == "output" and not result.outputs)
+            if named:
+                self.skipped["cast to float32"] = f"the candidate serves its own dtype: {result.reason}"
+            else:
+                yield result
         except CandidateFailed as error:
             if error.failure.kind != "error":
                 raise

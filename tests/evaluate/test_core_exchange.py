@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -71,6 +71,16 @@ def test_tensors_of_every_kind(dtype: str, tmp_path: Path) -> None:
         assert read[1].shape == (0, 3)
         assert read[1].dtype == tensor.dtype
         assert read[2].shape == ()
+
+
+def test_a_named_tuple_has_names_where_the_writer_is_trusted(tmp_path: Path) -> None:
+    class Batch(NamedTuple):
+        x: torch.Tensor
+        count: int
+
+    trusted, read = both({"batch": Batch(torch.ones(3), 2)}, tmp_path)
+    assert trusted["batch"]._fields == ("x", "count") and trusted["batch"].count == 2
+    assert type(read["batch"]) is tuple and read["batch"][1] == 2
 
 
 def test_float8(tmp_path: Path) -> None:

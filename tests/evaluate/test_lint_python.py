@@ -186,6 +186,53 @@ CACHED = {
                     self.seen[key] = torch.matmul(a, b)
                 return self.seen[key]
     """,
+    "in a layer": """
+        class Layer:
+            def forward(self, x):
+                if self.out is not None and self.key == x.shape:
+                    return self.out
+                y = x + 1
+                self.out, self.key = None, x.shape
+                self.out = y
+                return y
+        class ModelNew:
+            def __init__(self):
+                self.layer = Layer()
+            def forward(self, x):
+                return self.layer(x * 2)
+    """,
+    "in a layer of a list": """
+        class Layer:
+            def forward(self, x, scale=1):
+                if x.shape not in self.seen:
+                    self.seen[x.shape] = torch.relu(x)
+                return self.seen[x.shape]
+        class Block:
+            def __init__(self):
+                self.layers = [Layer() for _ in range(2)]
+            def forward(self, h):
+                for layer in self.layers:
+                    h = layer(x=h)
+                return h
+        class Base:
+            def __init__(self):
+                self.block = Sequential(Block())
+            def forward(self, x):
+                return self.work(x)
+            def work(self, x):
+                return self.block(x)
+        class ModelNew(Base):
+            pass
+    """,
+    "by another name": """
+        class Fast:
+            def forward(self, x):
+                if self.out is not None:
+                    return self.out
+                self.out = x + 1
+                return self.out
+        ModelNew = Fast
+    """,
     "in a global": """
         CACHE = {}
         class ModelNew:
@@ -269,6 +316,38 @@ HONEST = {
                     self.masks[x.shape[0]] = torch.ones(x.shape[0]).tril()
                 return self.masks[x.shape[0]]
     """,
+    "mask by length in a module": """
+        class CausalMask:
+            def forward(self, length):
+                if length not in self.made:
+                    self.made[length] = torch.ones(length, length).triu(1)
+                return self.made[length]
+        class Attention:
+            def __init__(self):
+                self.mask = CausalMask()
+            def forward(self, x):
+                b, t, c = x.shape
+                return x.masked_fill(self.mask(t), 0.0) + self.mask(x.size(1)) + self.mask(len(x))
+        class ModelNew:
+            def __init__(self):
+                self.attention = Attention()
+            def forward(self, x):
+                return self.attention(x)
+    """,
+    "table of positions in a module": """
+        class Rotary:
+            def forward(self, x, n):
+                if self.cached.shape[0] >= n:
+                    return self.cached[:n]
+                self.cached = torch.outer(torch.arange(n, device=x.device), self.frequencies).to(x.dtype)
+                return self.cached[:n]
+        class ModelNew:
+            def __init__(self):
+                self.rotary = Rotary()
+            def forward(self, x):
+                return x * self.rotary(x, x.shape[1])
+    """,
+    "switch that is on already": "import torch\ntorch.backends.cudnn.allow_tf32 = True\n",
     "own files of proc": """
         open("/proc/cpuinfo")
         open("/proc/self/status")

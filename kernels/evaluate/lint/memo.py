@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from kernels.evaluate.lint.entered import ENTRANCES, Entered, holds
 from kernels.evaluate.lint.walk import Place, Seen, parameters, written
 
 __all__ = ["memos"]
 
-_ENTRANCES = ("__call__", "forward")
 # Asking these about a tensor or a cache computes nothing.
 _QUESTIONS = frozenset(
     "all any data_ptr dim equal get getattr hasattr hash id is_contiguous isinstance len numel size sum tuple"
@@ -18,10 +18,10 @@ _QUESTIONS = frozenset(
 )
 
 
-def memos(node: ast.AST, place: Place) -> Iterator[Seen]:
+def memos(node: ast.AST, place: Place, reached: Entered) -> Iterator[Seen]:
     """Caches keyed by address, and what ``forward`` returns without computing it."""
-    if isinstance(node, ast.FunctionDef) and node.name in _ENTRANCES and len(parameters(node)) > 1:
-        yield from _forward(node)
+    if isinstance(node, ast.FunctionDef) and node.name in ENTRANCES and len(parameters(node)) > 1:
+        yield from _forward(node, reached)
     if isinstance(node, ast.Subscript) and place.function and _addresses(node.slice, place.function):
         yield Seen("pointer-key", node, f"keys {written(node.value)} by the address of a tensor")
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and place.function:
@@ -60,7 +60,7 @@ def _calls_data_ptr(node: ast.AST) -> bool:
 # -- what forward returns ----------------------------------------------------------------------
 
 
-def _forward(function: ast.FunctionDef) -> Iterator[Seen]:
+def _forward(function: ast.FunctionDef, reached: Entered) -> Iterator[Seen]:
     owner = function.args.args[0].arg if function.args.args else ""
     outer = _outer_names(function)
     stored = (_slot(target) for target in _stores(function))
@@ -68,13 +68,26 @@ def _forward(function: ast.FunctionDef) -> Iterator[Seen]:
     names = _lookups(function, kept)
     early = [*_early_returns(function, kept, names), *_computed_once(function, kept)]
     for statement, slot in early:
-        yield Seen("cached-output", statement, f"returns what an earlier call left in {slot}")
+        if id(function) in reached.own or _keeps_content(function, slot, reached):
+            yield Seen("cached-output", statement, f"returns what an earlier call left in {slot}")
+        else:  # a table by length, for one
+            yield Seen("kept-output", statement, f"returns {slot}, which the module keeps")
     settled = {id(statement) for statement, _ in early}
     for one in ast.walk(function):
         if isinstance(one, ast.Return) and id(one) not in settled:
             returned = _returned_slot(one.value, kept, {})
             if returned:
                 yield Seen("kept-output", one, f"returns {returned}, which the module keeps")
+
+
+def _keeps_content(function: ast.FunctionDef, slot: str, reached: Entered) -> bool:
+    """Whether what ``function`` writes into ``slot`` depends on what is in an input of ``ModelNew``."""
+    content = reached.content.get(id(function), frozenset())
+    return any(
+        holds(one.value, content)
+        for one in ast.walk(function)
+        if isinstance(one, ast.Assign) and any(_slot(target) == slot for target in one.targets)
+    )
 
 
 def _stores(function: ast.AST) -> Iterator[ast.AST]:

@@ -172,7 +172,10 @@ def _tensor_method(name: str) -> bool:
 def _backend(node: ast.AST, name: str, value: ast.AST | None, place: Place) -> Iterator[Seen]:
     last = name.rpartition(".")[2]
     constant = value.value if isinstance(value, ast.Constant) else ...
-    if last in ("allow_tf32", "allow_fp16_accumulation"):
+    if name == "torch.backends.cudnn.allow_tf32":
+        if constant is not False:  # True is torch's default
+            yield Seen("global-setting", node, f"sets {name}")
+    elif last in ("allow_tf32", "allow_fp16_accumulation"):
         if constant is not False:
             yield Seen("precision-switch", node, f"sets {name}")
     elif last == "fp32_precision":

@@ -6,11 +6,13 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 from kernels.evaluate.evaluation import Finding
 from kernels.evaluate.lint.collect import Sighting, findings
 from kernels.evaluate.lint.cpp import sightings as cpp_sightings
 from kernels.evaluate.lint.embedded import embedded
+from kernels.evaluate.lint.entered import entered
 from kernels.evaluate.lint.habits import habits
 from kernels.evaluate.lint.memo import memos
 from kernels.evaluate.lint.patches import patches
@@ -42,9 +44,10 @@ def _parsed(text: str) -> ast.Module:
 def _sightings(tree: ast.Module, text: str, first_line: int = 0) -> Iterator[Sighting]:
     # A file that sets its own __name__ may well run what stands under the guard.
     guard_holds = not re.search(r"\b__name__\s*=[^=]", text)
+    kept = partial(memos, reached=entered(tree))
     for node, place in walk(tree):
         doubt = _GUARDED if place.only_main and guard_holds else ""
-        for rules in (patches, reaches, memos, habits):
+        for rules in (patches, reaches, kept, habits):
             for seen in rules(node, place):
                 yield Sighting(seen.rule, getattr(seen.node, "lineno", 1) + first_line, seen.message, doubt)
         if isinstance(node, ast.Call) and place.scopes.dotted(node.func) in ("compile", "eval", "exec"):

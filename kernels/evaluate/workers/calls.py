@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernels.evaluate.workers.exchange import map_value, pending
+from kernels.evaluate.workers.exchange import like, map_value, pending
 
 __all__ = [
     "InputSets",
@@ -28,6 +30,7 @@ __all__ = [
     "module_name",
     "place",
     "poisoned",
+    "seed_all",
     "synchroniser",
 ]
 
@@ -119,7 +122,7 @@ def place(value: Any, storages: list[torch.Tensor], device: str) -> tuple[Any, l
                 return torch.nn.Parameter(new, requires_grad=item.requires_grad)
             return new
         if isinstance(item, (list, tuple)):
-            return type(item)(onto(each) for each in item)
+            return like(item, [onto(each) for each in item])
         if isinstance(item, dict):
             return {key: onto(each) for key, each in item.items()}
         return item
@@ -237,6 +240,15 @@ def _poison_cuda() -> None:
     del held
 
 
+def seed_all(seed: int, *, manual_seed: Callable[[int], Any] = torch.manual_seed) -> None:
+    """Seed every generator that a model may draw from; torch's is the one of when this was imported."""
+    random.seed(seed)
+    manual_seed(seed)
+    # Only where it is used: it is no dependency here.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
 def module_name(role: str, number: int) -> str:
     """A module name that no installed package has."""
     return f"_{role}_{number}"
@@ -248,7 +260,6 @@ def load_file(path: str, name: str, extra: Mapping[str, Any]) -> Any:
     Its folder is searched for what it imports, as if it were run by itself.
     """
     import importlib.util
-    import sys
 
     folder = str(Path(path).parent)
     if folder not in sys.path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from kernels.evaluate.workers.calls import (
     module_name,
     place,
     poisoned,
+    seed_all,
     synchroniser,
 )
 from kernels.evaluate.workers.exchange import map_value, overlaps, pending, tensors_of, write_value
@@ -134,7 +135,8 @@ class Candidate:
         values, _ = map_value(Path(folder), state)
         self._model, self._outputs, self._earlier, self._timers = None, [], [], None
         self._sets.drop(0)
-        self._seed(seed)
+        # As where the reference is made. Calls have torch's alone: one that draws from another is random.
+        seed_all(seed)
         model = self._type(*arguments)
         if not callable(model):
             raise _Unusable("an instance of ModelNew cannot be called")
@@ -229,19 +231,22 @@ class Candidate:
         self._returned = outputs
         return {"ns": nanoseconds, "replaced": replaced}
 
-    def hold(self) -> dict[str, Any]:
-        """Call in a row and keep the outputs; ``shared`` is the first call that returned memory of one."""
+    def hold(self, excused: Sequence[str] = ()) -> dict[str, Any]:
+        """Call in a row and keep the outputs; ``shared`` is the first call that returned memory of one.
+
+        Outputs whose paths are ``excused`` may be the same memory in every call.
+        """
         held: list[Any] = []
         known: set[int] = set()
         size, start = 0, self._clock()
         while size < _HELD_BYTES and len(held) < _HELD_CALLS and self._clock() - start < _HELD_SECONDS:
             with torch.no_grad():
                 held.append(self._model(*self._sets[0]))
-            tensors = [t for _, t in tensors_of(held[-1]) if type(t) is torch.Tensor]
-            addresses = _addresses(tensors)
-            if addresses & known:
+            found = [(path, t) for path, t in tensors_of(held[-1]) if type(t) is torch.Tensor]
+            tensors = [t for _, t in found]
+            if _addresses(t for path, t in found if path not in excused) & known:
                 return {"shared": len(held)}
-            known |= addresses
+            known |= _addresses(tensors)
             size += sum(t.untyped_storage().nbytes() for t in tensors if t.layout is torch.strided)
         # What is still under way must not be in the next request's time.
         self._synchronise()

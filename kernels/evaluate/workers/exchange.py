@@ -21,7 +21,9 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ __all__ = [
     "Malformed",
     "by_key",
     "describe",
+    "like",
     "map_value",
     "overlaps",
     "pending",
@@ -190,7 +193,9 @@ class _Writer:
             return {"k": "complex", "v": [value.real.hex(), value.imag.hex()]}
         if isinstance(value, (list, tuple)):
             kind = "list" if isinstance(value, list) else "tuple"
-            return {"k": kind, "v": [self.node(item, depth + 1) for item in value]}
+            node = {"k": kind, "v": [self.node(item, depth + 1) for item in value]}
+            fields = _fields_of(value)
+            return {**node, "type": type(value).__name__, "fields": fields} if fields else node
         if isinstance(value, Mapping):
             if not all(isinstance(key, (str, int)) for key in value):
                 raise TypeError("a dict with keys that are neither text nor whole numbers")
@@ -248,7 +253,7 @@ def map_value(folder: Path, written: Mapping[str, Any]) -> tuple[Any, list[torch
         finally:
             os.close(file)
     storages = [whole[start : start + count].clone() for start, count in written["places"]]
-    return _build(written["tree"], storages), storages
+    return _build(written["tree"], storages, named=True), storages
 
 
 def rebuilt(written: Mapping[str, Any], storages: list[torch.Tensor]) -> Any:
@@ -308,7 +313,8 @@ def _read_file(path: Path, size: int) -> torch.Tensor:
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
-def _build(node: Any, storages: list[torch.Tensor], depth: int = 0) -> Any:
+def _build(node: Any, storages: list[torch.Tensor], depth: int = 0, *, named: bool = False) -> Any:
+    """The value of ``node``; only where ``named`` says so a NamedTuple has the names of its fields."""
     if depth > _DEEPEST:
         raise Malformed("a value nested too deeply")
     kind, value = node["k"], node.get("v")
@@ -321,10 +327,12 @@ def _build(node: Any, storages: list[torch.Tensor], depth: int = 0) -> Any:
     if kind == "complex":
         return complex(float.fromhex(value[0]), float.fromhex(value[1]))
     if kind in ("list", "tuple"):
-        items = [_build(item, storages, depth + 1) for item in value]
+        items = [_build(item, storages, depth + 1, named=named) for item in value]
+        if named and node.get("fields"):
+            return _named_tuple(node["type"], tuple(node["fields"]))(*items)
         return items if kind == "list" else tuple(items)
     if kind == "dict":
-        return {key: _build(item, storages, depth + 1) for key, item in value}
+        return {key: _build(item, storages, depth + 1, named=named) for key, item in value}
     if kind == "dtype":
         return DTYPES[value]
     if kind == "device":
@@ -361,6 +369,22 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise Malformed(f"{value!r} where a size should be")
     return value
+
+
+def like(value: Any, items: Sequence[Any]) -> Any:
+    """A list or tuple of the type of ``value`` that holds ``items``."""
+    return type(value)(*items) if _fields_of(value) else type(value)(items)
+
+
+def _fields_of(value: Any) -> list[str]:
+    """The names of a NamedTuple's items; empty for all else."""
+    return list(getattr(value, "_fields", ())) if isinstance(value, tuple) else []
+
+
+@lru_cache(maxsize=64)
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """One type for one name and its fields, as a file would have it."""
+    return namedtuple(name, fields)
 
 
 def tensors_of(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.correctness import unravel
 from kernels.evaluate.result import as_json
 from kernels.evaluate.workers.baselines import Baselines
 from kernels.evaluate.workers.calls import InputSets, synchroniser
 from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
 from kernels.evaluate.workers.exchange import describe, overlaps, pending, sent, tensors_of, write_value
+from kernels.evaluate.workers.swaps import exchange_extremes
 
 __all__ = ["Reference", "handlers"]
 
@@ -86,13 +86,13 @@ class Reference:
         case: str = "",
     ) -> dict[str, Any]:
         """Draw inputs, and run the reference on them; draws on which it fails are drawn again."""
-        redrawn, first = 0, ""
+        redrawn, first, before = 0, "", self._draw
         for attempt in range(_MOST_REDRAWS):
             fresh = seed + attempt * 1_000_003
             try:
                 draw = self._side.make(kind, trial, fresh, weights, case)
                 self._check_inputs(draw)
-                written = write_value(draw.inputs, Path(folder) / f"{name}.{attempt}.in")
+                written = _written("get_inputs()", draw.inputs, Path(folder) / f"{name}.{attempt}.in")
                 state = draw.model.state_dict() if isinstance(draw.model, torch.nn.Module) else {}
                 # Written before the first call, which may change what a BatchNorm has counted.
                 weights_written = write_value(dict(state), Path(folder) / f"{name}.{attempt}.state")
@@ -104,6 +104,9 @@ class Reference:
             except NoCast as error:
                 return {"skipped": str(error)}
             except Exception as error:
+                if kind == "cast":
+                    self._draw = before
+                    return {"skipped": f"the reference refuses float32: {type(error).__name__}: {error}"}
                 first = first or f"{type(error).__name__}: {error}"
                 redrawn += 1
                 # Nothing another seed could change.
@@ -116,7 +119,7 @@ class Reference:
             "first_failure": first,
             "inputs": written,
             "words": describe(draw.inputs),
-            "init": write_value(draw.init, Path(folder) / f"{name}.init"),
+            "init": _written("get_init_inputs()", draw.init, Path(folder) / f"{name}.init"),
             "state": weights_written,
             "random": self._random,
             "tolerance": None if draw.tolerance is None else as_json(dict(draw.tolerance)),
@@ -125,14 +128,17 @@ class Reference:
         }
 
     def swap(self, folder: str, name: str, call_seed: int) -> dict[str, Any]:
-        """The last inputs again, with the largest and the smallest element of each floating tensor exchanged.
+        """The last inputs again, with two elements exchanged within a row of each floating tensor.
 
-        Sums, shapes and nearly all elements stay; whoever knows the inputs by those is wrong.
+        Sums, shapes and nearly all elements stay; whoever knows the inputs by those is wrong. What
+        an input may promise (zeros, symmetry, order) stays as well: see ``workers/swaps.py``.
         """
         draw = self._current()
         inputs = copy.deepcopy(draw.inputs)
-        if not sum(_exchange_extremes(tensor) for _, tensor in tensors_of(inputs)):
-            return {"skipped": "no floating tensor with two different elements"}
+        with torch.no_grad():
+            reason = exchange_extremes(inputs)
+        if reason:
+            return {"skipped": reason}
         self._draw = Draw(**{**vars(draw), "inputs": inputs})
         written = write_value(inputs, Path(folder) / f"{name}.in")
         try:
@@ -269,7 +275,7 @@ class Reference:
             raise TypeError(f"get_inputs() returned {type(draw.inputs).__name__}; supported: a list")
 
     def _run(self, seed: int) -> None:
-        """The expected outputs, and whether the reference itself writes to or returns its inputs."""
+        """The expected outputs; whether the reference writes to its inputs, or returns them or its state."""
         draw = self._current()
         given = copy.deepcopy(draw.inputs)
         torch.manual_seed(seed)
@@ -277,6 +283,7 @@ class Reference:
             self._expected = draw.model(*given)
         self._synchronise()
         theirs = {t.untyped_storage().data_ptr() for _, t in tensors_of(given) if t.numel()}
+        state = _state_of(draw.model)
         outputs = tensors_of(self._expected)
         returned = {t.untyped_storage().data_ptr() for _, t in outputs if t.numel()}
         pairs = zip(tensors_of(given), tensors_of(draw.inputs), strict=True)
@@ -292,6 +299,7 @@ class Reference:
             ],
             "pending": {p: pending(t) for p, t in outputs},
             "overlaps": [p for p, t in outputs if overlaps(t)],
+            "returns_state": [p for p, t in outputs if t.numel() and t.untyped_storage().data_ptr() in state],
         }
 
     def _note_randomness(self, call_seed: int) -> None:
@@ -312,6 +320,19 @@ class Reference:
         self._expected, self._facts, self._changed = first, facts, changed
 
 
+def _written(by: str, value: Any, path: Path) -> dict[str, Any]:
+    try:
+        return write_value(value, path)
+    except TypeError as error:
+        raise TypeError(f"{by} returned {error}") from error
+
+
+def _state_of(model: Any) -> set[int]:
+    """Addresses of the storages of the parameters and buffers of ``model``."""
+    held = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
+    return {t.untyped_storage().data_ptr() for t in held if t.layout is torch.strided and t.numel()}
+
+
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
@@ -328,16 +349,3 @@ def _unlike(one: Any, other: Any) -> bool:
         if int((~(same | close)).sum()) > 0.01 * a.numel():
             return True
     return False
-
-
-def _exchange_extremes(tensor: torch.Tensor) -> bool:
-    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:
-        return False
-    flat = tensor.detach().reshape(-1)
-    low, high = int(flat.argmin()), int(flat.argmax())
-    if low == high or 0 in tensor.stride():
-        return False
-    where = [unravel(number, tuple(tensor.shape)) for number in (low, high)]
-    with torch.no_grad():
-        tensor[where[0]], tensor[where[1]] = flat[high].clone(), flat[low].clone()
-    return True
