@@ -49,18 +49,20 @@ class Bulk:
 
 def bulk_of(expected: torch.Tensor, oracle: torch.Tensor) -> Bulk:
     """Of an output of the reference, floating or complex, and of float64's, which has the same shape."""
-    eps = torch.finfo(expected.dtype).eps
+    dtype = torch.finfo(expected.dtype)
     expected, oracle = _flat(expected), _flat(oracle)
     drawn = _drawn(expected.numel())
     theirs, exact = expected[drawn].to(torch.float64), oracle[drawn].to(torch.float64)
     own, size = distance(theirs, exact), torch.maximum(theirs.abs(), exact.abs())
     usable = theirs.isfinite() & exact.isfinite()
-    apart = ~usable & (own > 0) | usable & (own > max(_APART, _APART_UNITS * eps) * size)
+    # What is too small for the dtype is no other thing than 0.
+    apart = (own > max(_APART, _APART_UNITS * dtype.eps) * size) & (own > dtype.tiny)
+    apart |= ~usable & (own > 0)
     share = apart.double().mean().item() if apart.numel() else 0.0
     if share <= 0.5:
         usable &= ~apart
     own_error = _bounded(own[usable & (size > 0)], _MOST, _MOST_FACTOR)
-    scale = _bounded(exact[usable & (exact != 0)].abs(), _LEAST, _LEAST_FACTOR)
+    scale = _bounded(exact[usable & (exact.abs() > dtype.tiny)].abs(), _LEAST, _LEAST_FACTOR)
     beyond, lone = 0, False
     for start in range(0, expected.numel(), CHUNK):
         part = slice(start, start + CHUNK)
