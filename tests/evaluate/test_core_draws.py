@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,82 @@ def get_inputs():
     candidate.open(str(tmp_path / "candidate.py"), "")
     candidate.construct(str(tmp_path), reply["init"], reply["state"], 6)
     assert candidate.model.drawn == reference._current().model.drawn
+
+
+# -- the float64 form ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "return torch.softmax(x.float() @ x.float().mT, dim=-1, dtype=torch.float32).to(x.dtype)",
+        "return (x.to(torch.float32) * 0.1).sum(-1, dtype=torch.float32)",
+        "return x @ torch.full((4, 4), 0.1, dtype=torch.float32) + torch.arange(4) / 3",
+        "return x.mT.reshape(4, 4) @ torch.tensor([0.1] * 16, dtype=torch.float32).view(4, 4).exp()",
+        "out = torch.zeros(4, 4); out[:2] = x[:2].float() / 3; return out",
+        "return torch.cat([x.float() / 3, torch.ones(1, 4)]) @ TABLE[:4]",
+        "return torch.view_as_complex((x.float() / 3).reshape(8, 2)).abs()",
+        "return (x > 0).float().mean(-1) / 3",
+        "return nn.functional.layer_norm(x.float(), (4,))",
+        "y = x[None, None].float(); return nn.functional.scaled_dot_product_attention(y, y, y)",
+    ],
+)
+def test_float32_inside_is_float64_in_the_float64_form(forward: str, tmp_path: Path) -> None:
+    text = f"""    def forward(self, x):
+        {forward}
+
+TABLE = torch.full((5, 3), 0.1)
+
+def get_inputs():
+    return [torch.randn(4, 4)]
+"""
+    reference = opened(tmp_path, text)
+    drawn(reference, tmp_path)
+    reply = reference.expect(str(tmp_path), "expected")
+    oracle, expected = (map_value(tmp_path, reply[name])[0] for name in ("oracle", "outputs"))
+    assert (oracle.dtype, expected.dtype) == (torch.float64, torch.float32)
+    assert torch.allclose(oracle.float(), expected, rtol=1e-5, atol=1e-5)
+    # No float32 number any more: what float32 loses shows.
+    assert not torch.equal(oracle.float().double(), oracle)
+    reply = reference.movement(str(tmp_path), "moved", 3, 60.0)
+    assert float(map_value(tmp_path, reply["movement"])[0][0].max()) > 0
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ("return (x.float().view(torch.int32) >> 1).view(torch.float32)", "the bits of a float"),
+        ("return TABLE.copy_(x) * 2", "returns float32"),
+        ("return x.bfloat16() @ TABLE.bfloat16() @ x.new_ones(4, 4, dtype=x.dtype).to(HALF)", "it raises"),
+    ],
+)
+def test_what_has_no_float64_form(forward: str, said: str, tmp_path: Path) -> None:
+    text = f"""    def forward(self, x):
+        HALF = torch.bfloat16 if x.dtype == torch.float32 else x.dtype
+        {forward}
+
+TABLE = torch.ones(4, 4)
+
+def get_inputs():
+    return [torch.randn(4, 4)]
+"""
+    reference = opened(tmp_path, text)
+    drawn(reference, tmp_path)
+    assert said in reference.expect(str(tmp_path), "expected")["no_oracle"]
+
+
+def test_the_float64_form_of_many_operations_is_not_much_slower(tmp_path: Path) -> None:
+    text = """    def forward(self, x):
+        for _ in range(5000):
+            x = x * 0.5 + 0.1
+        return x
+
+def get_inputs():
+    return [torch.randn(4, 4)]
+"""
+    reference = opened(tmp_path, text)
+    drawn(reference, tmp_path)
+    start = time.process_time()
+    assert "oracle" in reference.expect(str(tmp_path), "expected")
+    assert time.process_time() - start < 2.0

@@ -14,6 +14,7 @@ from kernels.evaluate.workers.calls import load_file, module_name, seed_all
 from kernels.evaluate.workers.exchange import like, tensors_of
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
 from kernels.evaluate.workers.popcorn import PopcornPri
+from kernels.evaluate.workers.promoted import promoted
 
 __all__ = ["Draw", "FileSide", "NoCast", "PackageSide"]
 
@@ -168,7 +169,9 @@ def _in_float64(model: Any, draw: Draw) -> Callable[..., Any] | None:
         return None
 
     def oracle(*inputs: Any) -> Any:
-        return double(*_mapped(copy.deepcopy(inputs), _up))
+        raised = _mapped(copy.deepcopy(inputs), _up)
+        with promoted():
+            return double(*raised)
 
     return oracle
 

@@ -19,6 +19,7 @@ from kernels.evaluate.workers.baselines import Baselines
 from kernels.evaluate.workers.calls import InputSets, synchroniser
 from kernels.evaluate.workers.draws import Draw, FileSide, NoCast, PackageSide
 from kernels.evaluate.workers.exchange import describe, overlaps, pending, sent, tensors_of, write_value
+from kernels.evaluate.workers.promoted import Float32Inside
 from kernels.evaluate.workers.swaps import exchange_extremes
 
 __all__ = ["Reference", "handlers"]
@@ -162,6 +163,8 @@ class Reference:
         try:
             with torch.no_grad():
                 oracle = draw.oracle(*draw.inputs)
+        except Float32Inside as error:
+            return {**reply, "no_oracle": f"the reference computes in float32 inside: {error}"}
         except Exception as error:
             return {**reply, "no_oracle": f"in float64 it raises {type(error).__name__}: {error}"[:300]}
         wrong = [t.dtype for _, t in tensors_of(oracle) if t.is_floating_point() and t.dtype != torch.float64]

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kernels.evaluate.workers.exchange import tensors_of
+from kernels.evaluate.workers.promoted import Mode
 
 __all__ = ["RUNS", "UNITS", "NoMovement", "computes_in_float64", "movement"]
 
@@ -103,7 +103,7 @@ def computes_in_float64(call: Callable[..., Any], inputs: Sequence[Any]) -> bool
     return watched.double
 
 
-class _Watched(TorchDispatchMode):
+class _Watched(Mode):
     """Notes whether any operation returns float64."""
 
     double = False
@@ -115,7 +115,7 @@ class _Watched(TorchDispatchMode):
         return result
 
 
-class _Moved(TorchDispatchMode):
+class _Moved(Mode):
     """Moves the float64 results of every operation, in place, after ``deadline`` with an exception.
 
     Views have no results of their own. What an operation writes into a tensor is its result.
@@ -159,7 +159,8 @@ class _Moved(TorchDispatchMode):
         if generator is None:
             generator = torch.Generator(value.device).manual_seed(self._seed)
             self._generators[value.device] = generator
-        chance = torch.rand(value.shape, generator=generator, device=value.device)
+        short = torch.float32  # whatever the default is meanwhile
+        chance = torch.rand(value.shape, generator=generator, device=value.device, dtype=short)
         return value * (1.0 + (2.0 * chance.double() - 1.0) * (units * _EPS))
 
 
