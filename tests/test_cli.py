@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 
 from kernels import cli
+from kernels.cli import files
 from kernels.cli.subjects import spec_of
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate.result import (
@@ -252,6 +253,91 @@ def test_a_log_says_what_is_done_where_there_is_no_terminal(
         for words in ("start", "load the reference", "correctness", "timing"):
             progress(words)
     assert capsys.readouterr().err.splitlines() == ["[0 s] start", "[2 s] correctness", "[100 s] timing"]
+
+
+# -- files to be written -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    """Two files to judge, the candidate without a ModelNew: the verdict is there at once."""
+    reference, candidate = tmp_path / "ref.py", tmp_path / "cand.py"
+    reference.write_text("class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
+    candidate.write_text("x = 1\n")
+    return ["--device", "cpu", "--reference", str(reference), "--candidate", str(candidate)]
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "specs", "lint"])
+def test_a_file_that_cannot_be_written_is_said_before_the_work(
+    verb: str,
+    pair: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work(*arguments: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("kernels.evaluate.judge.unusable", work)
+    monkeypatch.setattr("kernels.evaluate.specs.specs", work)
+    monkeypatch.setattr("kernels.evaluate.lint.lint_sources", work)
+    words = [verb, *(pair[2:] if verb == "lint" else pair)]
+    missing = tmp_path / "nowhere" / "out"
+    for option in ["--json"] if verb == "lint" else ["--json", "--html"]:
+        assert cli.main([*words, option, str(missing)]) == 2
+        assert f"error: {missing} cannot be written: there is no folder" in capsys.readouterr().err
+        assert cli.main([*words, option, str(tmp_path)]) == 2
+        assert f"error: {tmp_path} cannot be written: it is a folder" in capsys.readouterr().err
+    assert not missing.parent.exists()
+
+
+def test_looking_whether_a_file_can_be_written_leaves_it_as_it_is(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("what was there")
+    files.check_writable(str(old), str(new), None, "", "/dev/null")
+    assert old.read_text() == "what was there" and list(tmp_path.iterdir()) == [old]
+    with pytest.raises(files.UsageError, match="is to be written twice"):
+        files.check_writable(str(new), str(tmp_path / "." / "new.json"))
+
+
+def test_a_file_that_cannot_be_written_any_more_costs_nothing_else(
+    pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict is shown and the other file written; then the error is said."""
+    page = tmp_path / "out" / "page.html"
+    page.parent.mkdir()
+    report = tmp_path / "gone" / "report.json"
+    report.parent.mkdir()
+
+    def taken_away(path: str, text: str) -> None:
+        if path == str(report):
+            raise OSError(28, "No space left on device")
+        write_file(path, text)
+
+    write_file = files.write_file
+    monkeypatch.setattr(files, "write_file", taken_away)
+    assert cli.main(["evaluate", *pair, "--json", str(report), "--html", str(page)]) == 2
+    shown = capsys.readouterr()
+    assert "INVALID_CANDIDATE" in shown.out
+    assert "INVALID_CANDIDATE" in page.read_text()
+    assert shown.err.splitlines()[-1] == f"error: {report} cannot be written: No space left on device"
+    monkeypatch.setattr(files, "write_file", write_file)
+    assert cli.main(["evaluate", *pair, "--json", str(report)]) == 1
+    assert json.loads(report.read_text())["status"] == "INVALID_CANDIDATE"
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    from kernels.paths import replace_file, write_file
+
+    path = tmp_path / "report.json"
+    write_file(str(path), "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_file(str(path), "\ud800")
+    assert path.read_text() == "old"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert not replace_file(str(folder), "new")
+    assert sorted(tmp_path.iterdir()) == [folder, path], "nothing half-written stays"
 
 
 # -- doctor ------------------------------------------------------------------------------------
