@@ -97,9 +97,28 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
         (["check", "nothing_here"], "no problem package 'nothing_here'"),
         (["check", "tests"], "'tests'"),
         (["build", "gqa_attn", "--arch", "hopper"], "'hopper' is no CUDA architecture"),
-        (["build", "gqa_attn", "--dtype", "int8"], "dtype=int8"),
-        (["build", "gqa_attn", "--head-dim", "300"], "head_dim=300"),
+        (
+            ["build", "gqa_attn", "--dtype", "int4"],
+            "dtype=int4 is not supported; supported: float32, float64, float16, bfloat16",
+        ),
+        (["build", "gqa_attn", "--head-dim", "300"], "head_dim=300 is not supported; supported: 1 to 256"),
+        (["build", "fp8_attn", "--head-dim", "0"], "head_dim=0 is not supported; supported: 1 to 256"),
+        (["build", "gqa_attn", "--head-dim", "-4"], "head_dim=-4 is not supported; supported: 1 to 256"),
+        (
+            ["bench", "gqa_attn", "--dtype", "int8"],
+            "dtype=int8 is not supported; supported: float32, float64, float16, bfloat16",
+        ),
+        (["bench", "fp8_attn", "--shape", "head_dim=300"], "head_dim=300 is not supported; supported: 1 to"),
+        (
+            ["bench", "gqa_attn", "--shape", "num_heads=3"],
+            "num_heads=3 of q is not a multiple of num_kv_heads=2 of k and v",
+        ),
+        (["bench", "gqa_attn", "--shape", "num_kv_heads=0"], "is not a multiple of num_kv_heads=0"),
         (["bench", "gqa_attn", "--shape", "width=3"], "no 'width' in its shape"),
+        (
+            ["bench", "fp8_attn", "--shape", "num_kv_heads=2"],
+            "no 'num_kv_heads' in its shape; it has: seqlen, batch, num_heads, head_dim",
+        ),
         (
             ["bench", "gqa_attn", "--shapes", "table", "--shape", "seqlen=8"],
             "--shapes table does not go with it",

@@ -179,7 +179,7 @@ def _runs(problems: Sequence[Problem], device: str, arguments: argparse.Namespac
     if shapes in ("default", "all"):
         changes = [dict(pairs) for pairs in arguments.shape] if arguments.shape else DEFAULT_SHAPES
         runs += [
-            (problem, case_of(problem, change, arguments.dtype), False)
+            (problem, _taken(problem, case_of(problem, change, arguments.dtype)), False)
             for problem in problems
             for change in changes
         ]
@@ -195,6 +195,27 @@ def _runs(problems: Sequence[Problem], device: str, arguments: argparse.Namespac
                 )
             runs += [(problem, case, True) for case in lines]
     return runs
+
+
+def _taken(problem: Problem, case: Case) -> Case:
+    """``case``, if the problem's operator takes such inputs; its own words as a ``ValueError`` if not.
+
+    Asked with inputs of one batch entry and length 1 at most: what it takes depends on neither.
+    """
+    from kernels.problem import check_supported
+
+    if problem.check_arguments is None:
+        return case
+    check_supported(problem, case.dtype, case.shape["head_dim"])
+    small = {
+        name: min(value, 1) if name == "batch" or name.startswith("seqlen") else value
+        for name, value in case.shape.items()
+    }
+    try:
+        problem.check_arguments(*problem.make_inputs(**small, dtype=case.dtype, **case.options))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return case
 
 
 def _startup_results(arguments: argparse.Namespace) -> list:
