@@ -207,7 +207,8 @@ def _with_devices(problem: Problem) -> str:
 def find_problem(name: str) -> Problem:
     """Import the package ``name`` and return its ``PROBLEM``.
 
-    Raises ``ValueError`` when there is no such package or it names no problem.
+    Raises ``ValueError`` when there is no such package, it names no problem, or one that is not called
+    as the package: a copy that was not renamed would answer as its original.
     """
     try:
         package = importlib.import_module(name)
@@ -221,4 +222,8 @@ def find_problem(name: str) -> Problem:
     problem = getattr(package, "PROBLEM", None)
     if not isinstance(problem, Problem):
         raise ValueError(f"package {name!r} has no PROBLEM; a problem package defines PROBLEM = Problem(...)")
+    if problem.name != name:
+        raise ValueError(
+            f"package {name!r} has PROBLEM.name={problem.name!r}; its problem.py must say name={name!r}"
+        )
     return problem

@@ -274,6 +274,27 @@ def test_a_log_says_what_is_done_where_there_is_no_terminal(
     assert capsys.readouterr().err.splitlines() == ["[0 s] start", "[2 s] correctness", "[100 s] timing"]
 
 
+def test_a_package_that_was_copied_and_not_renamed_is_told_what_to_rename(tmp_path: Path) -> None:
+    """One step of the README at a time; in no state does another problem's operator answer for it."""
+    package = tmp_path / "my_attn"
+    shutil.copytree(ROOT / "gqa_attn", package, ignore=shutil.ignore_patterns("__pycache__"))
+    words = "check gqa_attn my_attn --device cpu --trials 0".split()
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and not done.stdout
+    assert "package 'my_attn' has PROBLEM.name='gqa_attn'" in done.stderr
+    for name, old, new in (
+        ("problem.py", 'name="gqa_attn"', 'name="my_attn"'),
+        ("model_new.py", '    "gqa_attn",\n    _problem', '    "my_attn",\n    _problem'),
+    ):
+        (package / name).write_text((package / name).read_text().replace(old, new))
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    squeezed = " ".join(done.stdout.split())
+    assert "1 of 2 passed" in squeezed
+    said = "the binding bindings/gqa_attn.cpp registers no operator kernelwright::my_attn; copy it, rename"
+    assert said in squeezed and "in binding= of my_attn/problem.py" in squeezed
+
+
 # -- files to be written -----------------------------------------------------------------------
 
 

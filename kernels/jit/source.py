@@ -19,7 +19,7 @@ from pathlib import Path
 from kernels.errors import KernelsError
 from kernels.jit.spec import KernelSpec
 
-__all__ = ["ROOT", "Source", "assemble"]
+__all__ = ["ROOT", "Source", "assemble", "no_such_operator"]
 
 ROOT = Path(__file__).resolve().parent.parent  # kernels/
 
@@ -62,7 +62,8 @@ class Source:
 def assemble(spec: KernelSpec) -> Source:
     """Read the source of ``spec`` and everything it includes by quoted name.
 
-    Raises :class:`KernelsError` when the source file is not there.
+    Raises :class:`KernelsError` when the source file is not there, and for a binding that nowhere names
+    its problem: it would register the operators of another, which ends the process if that has its own.
     """
     # A relative path is joined to ROOT; an absolute one replaces it, and then its own
     # folder is searched for headers first.
@@ -79,6 +80,8 @@ def assemble(spec: KernelSpec) -> Source:
         label = _label(file)
         names[label] = file
         headers[relative] = f'#line 1 "{label}"\n'.encode() + content
+    if spec.is_binding and not any(spec.problem.encode() in each for each in (body, *headers.values())):
+        raise KernelsError(no_such_operator(spec.source, spec.problem, spec.problem))
     label = _label(path)
     names[label] = path
     tail_label = f"generated for {spec.name}"
@@ -90,6 +93,14 @@ def assemble(spec: KernelSpec) -> Source:
         digest.update(f"\0{relative}\0{len(headers[relative])}\0".encode())
         digest.update(headers[relative])
     return Source(text, headers, names, tail, tail_label, digest.hexdigest())
+
+
+def no_such_operator(binding: str, operator: str, problem: str) -> str:
+    """What is wrong with a ``binding`` that was copied to ``problem`` by name alone, and what to do."""
+    return (
+        f"the binding {binding} registers no operator kernelwright::{operator}; copy it, rename the copy's "
+        f"operators, and name the copy in binding= of {problem}/problem.py (README, 'A new problem', step 2)"
+    )
 
 
 def _label(path: Path) -> str:
