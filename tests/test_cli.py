@@ -77,6 +77,8 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         (["dance"], "invalid choice"),
         (["cache"], "ACTION"),
         (["check", "--trials", "-1"], "-1 is below 0"),
+        (["evaluate", "gqa_attn", "--trials", "-1"], "-1 is below 1"),
+        (["evaluate", "gqa_attn", "--trials", "0"], "0 is below 1"),
         (["bench", "gqa_attn", "--shape", "seqlen"], "'seqlen' is not NAME=VALUE"),
         (["bench", "gqa_attn", "--shape", "seqlen=many"], "'seqlen=many' is not NAME=VALUE"),
         (["bench", "gqa_attn", "--shapes", "some"], "invalid choice"),
@@ -476,6 +478,18 @@ def test_the_cache_verbs(
     assert "removed 0 entries" in shown("clear")
 
 
+@pytest.mark.parametrize("action", ["list", "verify", "prune", "clear"])
+def test_a_cache_that_is_a_file(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cache"
+    path.write_text("a file")
+    monkeypatch.setenv("KERNELS_CACHE_DIR", str(path))
+    assert cli.main(["cache", action]) == 1
+    assert f"error: the cache directory {path} is no folder" in capsys.readouterr().err
+    assert path.read_text() == "a file"
+
+
 # -- bench -------------------------------------------------------------------------------------
 
 
@@ -699,6 +713,20 @@ def test_the_table_on_the_gpu_is_whole(package: str) -> None:
         assert result["lead_over_fastest"], where
         if result["dtype"] != "bfloat16":
             assert result["lead_over_accurate"], where
+
+
+def test_bench_jit_for_an_architecture_that_nvcc_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, with what is wrong, and not by every process that would be timed."""
+    toolkit = SimpleNamespace(version="13.0", archs=("sm_75", "sm_90a"))
+    monkeypatch.setattr("kernels.jit.build.find_cuda", lambda: toolkit)
+    monkeypatch.setattr("kernels.startup.measure", lambda *_, **__: pytest.fail("processes were timed"))
+    assert cli.main("bench jit --device cpu --arch 1.0".split()) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("compute capability 1.0 is older than nvcc 13.0 compiles for") == 1
+    assert shown.err.count("fix: ") == 1
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ PROBLEMS = problem_packages([ROOT])
 
 # For each part of `kernels`, the parts it may import; itself and the standard library always.
 # `cli` may import every part; nothing imports `cli`.
-BASE = {"errors", "problem", "device", "toolchain", "paths", "discover", "attention", "layouts", "includes"}
+BASE = {"errors", "problem", "device", "toolchain", "paths", "discover", "attention", "layouts"}
+BASE |= {"includes", "variables"}
 MAY_IMPORT = {
     "__init__": set(),
     "__main__": {"cli"},
@@ -31,7 +32,8 @@ MAY_IMPORT = {
     "attention": {"errors"},
     "attention_variants": {"attention", "device", "problem"},
     "layouts": {"errors"},
-    "fallback": {"errors"},
+    "fallback": {"errors", "variables"},
+    "variables": set(),
     "paths": {"errors"},
     "jit": BASE - {"attention", "layouts", "discover"},
     "evaluate": {"errors", "problem", "device", "discover", "includes", "paths"},

@@ -222,6 +222,7 @@ def _startup_results(arguments: argparse.Namespace) -> list:
     from kernels import startup
     from kernels.device import cuda_arch_name
     from kernels.evaluate.check import targets
+    from kernels.jit.build import check_arch
     from kernels.report.terminal import tracked
 
     with usage():
@@ -229,6 +230,8 @@ def _startup_results(arguments: argparse.Namespace) -> list:
         find_problems(names)
         arch = cuda_arch_name(arguments.arch) if arguments.arch else ""
         device = "cuda" if arch else targets(arguments.device)[-1][0]
+    if arch:
+        check_arch(arch)
     return [
         startup.measure(
             name,

@@ -221,7 +221,12 @@ class Operator:
         Returns at once, initialises no CUDA, raises nothing: what goes wrong is raised
         by the first call, which tries again. ``KERNELS_PREBUILD=0`` turns it off.
         """
-        if os.environ.get("KERNELS_PREBUILD", "1") != "0" and not self.loaded:
+        if "KERNELS_PREBUILD" in os.environ:  # else a warm start need not import how it is read
+            from kernels.variables import value_of
+
+            if value_of("KERNELS_PREBUILD", "0", "1") == "0":
+                return
+        if not self.loaded:
             self.resolver.prebuild()
 
     def use(self, request: Request, variant: str) -> None:
