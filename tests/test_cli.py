@@ -515,6 +515,28 @@ def test_bench_prints_json(built: None) -> None:
     assert small["environment"]["command"] == "python -m kernels " + " ".join(words)
 
 
+def test_bench_writes_json_beside_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = BenchRow("ModelNew", 1e-7, TIMING, tflops=1.0, tflops_from="eager", accurate=True)
+
+    def bench(problem: Problem, case: Case, device: str, **words: object) -> BenchResult:
+        return BenchResult(problem.name, case.name, case.shape, case.dtype, 1, 1, (row,), ENVIRONMENT)
+
+    monkeypatch.setattr("kernels.evaluate.bench.bench", bench)
+    monkeypatch.setattr("kernels.jit.load.obtain_all", lambda specs: [])
+    words = "bench gqa_attn --device cpu --shape seqlen=16 --json".split()
+    path = tmp_path / "bench.json"
+    assert cli.main([*words, str(path)]) == 0
+    assert "ModelNew" in capsys.readouterr().out
+    (result,) = json.loads(path.read_text())
+    assert result["shape"]["seqlen_q"] == 16
+    assert cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out) == [result]
+    assert cli.main([*words, str(tmp_path)]) == 2
+    assert "cannot be written: it is a folder" in capsys.readouterr().err
+
+
 @pytest.mark.gpu
 def test_bench_on_the_gpu_prints_every_time_and_a_baseline() -> None:
     done = run(*"bench gqa_attn fp8_attn --device cuda --shape seqlen=80 --seconds 0.02 --json".split())

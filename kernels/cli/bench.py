@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.cli.arguments import above_zero, add_pair, add_variant, assignment, is_pair, whole
 from kernels.cli.evaluate import bench_pair
+from kernels.cli.files import check_writable, write
 from kernels.cli.subjects import find_problems, obtain_all, with_variants
 from kernels.cli.usage import UsageError, usage
 
@@ -58,7 +59,13 @@ def add_to(verbs: Any) -> None:
     verb.add_argument(
         "--no-plain", action="store_true", help="bench jit: leave out the plain load_inline (a minute)"
     )
-    verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    verb.add_argument(
+        "--json",
+        nargs="?",
+        const=True,
+        metavar="OUT",
+        help="print JSON instead of tables, or write it to OUT beside them",
+    )
     add_variant(verb)
     add_pair(verb)
     verb.set_defaults(run=_run)
@@ -71,6 +78,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("--variant does not go with jit, which times first calls; KERNELS_VARIANT does")
     if not arguments.packages:
         raise UsageError("give a PACKAGE, jit, or both --reference FILE and --candidate FILE")
+    path = arguments.json if isinstance(arguments.json, str) else ""
+    printed = bool(arguments.json) and not path
+    check_writable(path)
     from rich.console import Console
 
     from kernels.report.bench import bench_report, bench_table, startup_report
@@ -80,19 +90,19 @@ def _run(arguments: argparse.Namespace) -> int:
     results = []
     if "jit" in arguments.packages:
         for result in (results := _startup_results(arguments)):
-            if not arguments.json:
+            if not printed:
                 startup_report(console, result)
         complete = all(row.samples for result in results for row in result.rows)
     else:
         for result in _results(arguments):
             results.append(result)
-            if not (arguments.json or result.in_table):
+            if not (printed or result.in_table):
                 bench_report(console, result)
         tables: dict[str, list] = {}
         for result in results:
             if result.in_table:
                 tables.setdefault(result.problem, []).append(result)
-        if not arguments.json:
+        if not printed:
             for lines in tables.values():
                 bench_table(console, lines)
         complete = all(
@@ -101,8 +111,10 @@ def _run(arguments: argparse.Namespace) -> int:
             for row in result.rows
             if row.name.startswith("ModelNew")
         )
-    if arguments.json:
+    if printed:
         print(json_text(results))
+    if path:
+        write(path, json_text(results) + "\n")
     return 0 if complete else 1
 
 

@@ -154,7 +154,7 @@ def _show(document: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     from kernels.report.evaluation import show
 
     json_path, html_path = getattr(arguments, "json", None), getattr(arguments, "html", None)
-    if json_path is True:  # bench's own --json takes no path
+    if json_path is True:  # bench's own --json needs no path
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return
     failures: list[UsageError] = []
