@@ -223,6 +223,6 @@ def _recover(
 
     check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
     reason = OPERATOR.explain(failure)
-    if torch_form_allowed("fp8_attn", reason):
+    if torch_form_allowed(OPERATOR.name, reason):
         return attention(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
     raise reason

@@ -174,6 +174,6 @@ def _recover(failure: Exception, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     check_arguments(q, k, v)
     reason = OPERATOR.explain(failure)
-    if torch_form_allowed("gqa_attn", reason):
+    if torch_form_allowed(OPERATOR.name, reason):
         return attention(q, k, v)
     raise reason

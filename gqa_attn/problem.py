@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from kernels.attention import MAX_HEAD_DIM
 from kernels.problem import Problem
 
 from .bench_cases import BENCH_CASES
 from .cost import flops, least_bytes
 from .inputs import CASES, get_init_inputs, get_inputs, jitter, make_inputs
-from .model_new import ModelNew
+from .model_new import DTYPES, ModelNew, check_arguments
 from .peers import peers
 from .reference import Model, oracle, oracle_rows
 from .variants import VARIANTS, default_request
@@ -32,4 +33,7 @@ PROBLEM = Problem(
     peers=peers,
     bench_cases=BENCH_CASES,
     oracle_rows=oracle_rows,
+    check_arguments=check_arguments,
+    dtypes=DTYPES,
+    head_dims=(1, MAX_HEAD_DIM),
 )

@@ -278,10 +278,9 @@ def check_shapes(q_name: str, q: Tensor, k_name: str, k: Tensor, v_name: str, v:
             f"{q_name} and {k_name} must have one head_dim; given {q_name} {_shape(q)}, {k_name} {_shape(k)}"
         )
     if not 1 <= q.shape[3] <= MAX_HEAD_DIM:
-        device = q.device.type.upper()
-        raise ValueError(
-            f"head_dim={q.shape[3]} is not supported on {device}; supported: 1 to {MAX_HEAD_DIM}"
-        )
+        # Of tensors without data this is no device that anything runs on.
+        where = "" if q.device.type == "meta" else f" on {q.device.type.upper()}"
+        raise ValueError(f"head_dim={q.shape[3]} is not supported{where}; supported: 1 to {MAX_HEAD_DIM}")
 
 
 def _shape(x: Tensor) -> str:

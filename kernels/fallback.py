@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 
 from kernels.errors import ToolchainError
+from kernels.variables import value_of
 
 __all__ = ["torch_form_allowed"]
 
@@ -18,7 +18,7 @@ def torch_form_allowed(problem: str, failure: BaseException) -> bool:
 
     Only a missing or unfit tool counts: a kernel that does not compile is a bug to see.
     """
-    if not isinstance(failure, ToolchainError) or os.environ.get("KERNELS_FALLBACK") != "torch":
+    if not isinstance(failure, ToolchainError) or value_of("KERNELS_FALLBACK", "torch") != "torch":
         return False
     if problem not in _warned:
         _warned.add(problem)

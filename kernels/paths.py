@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
-__all__ = ["ROOT", "cache_directory", "replace_file"]
+__all__ = ["ROOT", "cache_directory", "replace_file", "write_file"]
 
 ROOT = os.path.dirname(os.path.abspath(__file__))  # kernels/
 
@@ -23,12 +24,22 @@ def cache_directory() -> str:
 
 def replace_file(path: str, text: str) -> bool:
     """Write ``text`` to ``path`` in one step; False when it cannot be written."""
-    temporary = f"{path}.{os.getpid()}.{threading.get_ident()}"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+        write_file(path, text)
     except OSError:
         return False
     return True
+
+
+def write_file(path: str, text: str) -> None:
+    """Write ``text`` to ``path`` in one step: whole, or what was there stays. Raises ``OSError``."""
+    temporary = f"{path}.{os.getpid()}.{threading.get_ident()}"
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise

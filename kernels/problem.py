@@ -17,6 +17,7 @@ __all__ = [
     "Request",
     "Tolerance",
     "Variant",
+    "check_supported",
     "choose_variant",
     "find_problem",
     "names_of_variants",
@@ -117,6 +118,8 @@ class Problem:
     them raises. ``bench_cases`` are the lines of ``bench``'s table, in its order.
     ``oracle_rows(rows, *inputs)`` is what ``oracle`` returns at the indices ``rows`` of
     dimension 1, in bounded memory: errors are measured on those where all would take too long.
+    ``check_arguments(*inputs)`` raises what ``model_new`` raises for inputs that it does not take;
+    ``dtypes`` and ``head_dims``, the least and the largest, are what an error says is supported.
     """
 
     name: str
@@ -136,6 +139,19 @@ class Problem:
     peers: Callable[[str], Mapping[str, Callable[..., Any]]] | None = None
     bench_cases: tuple[Case, ...] = ()
     oracle_rows: Callable[..., Any] | None = None
+    check_arguments: Callable[..., None] | None = None
+    dtypes: tuple[str, ...] = ()
+    head_dims: tuple[int, int] | None = None
+
+
+def check_supported(problem: Problem, dtype: str, head_dim: int) -> None:
+    """Raises ``ValueError``, naming what is supported, where the problem has no kernel for one of these."""
+    if problem.dtypes and dtype not in problem.dtypes:
+        there = ", ".join(problem.dtypes)
+        raise ValueError(f"{problem.name}: dtype={dtype} is not supported; supported: {there}")
+    if problem.head_dims and not problem.head_dims[0] <= head_dim <= problem.head_dims[1]:
+        there = " to ".join(map(str, problem.head_dims))
+        raise ValueError(f"{problem.name}: head_dim={head_dim} is not supported; supported: {there}")
 
 
 def choose_variant(problem: Problem, request: Request, name: str = "", *, fast: bool = False) -> Variant:
@@ -150,6 +166,8 @@ def choose_variant(problem: Problem, request: Request, name: str = "", *, fast: 
     for variant in serving:
         if variant.name == name or (not name and variant.chosen and (fast or not variant.fast)):
             return variant
+    if not serving:
+        check_supported(problem, request.dtype, request.head_dim)
     names = ", ".join(variant.name for variant in there) or "none"
     wanted = (
         f"dtype={request.dtype}, head_dim={request.head_dim}, group_size={request.group_size} "
@@ -189,7 +207,8 @@ def _with_devices(problem: Problem) -> str:
 def find_problem(name: str) -> Problem:
     """Import the package ``name`` and return its ``PROBLEM``.
 
-    Raises ``ValueError`` when there is no such package or it names no problem.
+    Raises ``ValueError`` when there is no such package, it names no problem, or one that is not called
+    as the package: a copy that was not renamed would answer as its original.
     """
     try:
         package = importlib.import_module(name)
@@ -203,4 +222,8 @@ def find_problem(name: str) -> Problem:
     problem = getattr(package, "PROBLEM", None)
     if not isinstance(problem, Problem):
         raise ValueError(f"package {name!r} has no PROBLEM; a problem package defines PROBLEM = Problem(...)")
+    if problem.name != name:
+        raise ValueError(
+            f"package {name!r} has PROBLEM.name={problem.name!r}; its problem.py must say name={name!r}"
+        )
     return problem

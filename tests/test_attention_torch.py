@@ -183,6 +183,8 @@ def test_check_shapes():
             ValueError, match=f"head_dim={head_dim} is not supported on CPU; supported: 1 to 256"
         ):
             check((1, 1, 1, head_dim), (1, 1, 1, head_dim), (1, 1, 1, head_dim))
+    with torch.device("meta"), pytest.raises(ValueError, match="head_dim=300 is not supported; supported: 1"):
+        check((1, 1, 1, 300), (1, 1, 1, 300), (1, 1, 1, 300))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 
 from kernels import cli
+from kernels.cli import files
 from kernels.cli.subjects import spec_of
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate.result import (
@@ -76,6 +77,8 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         (["dance"], "invalid choice"),
         (["cache"], "ACTION"),
         (["check", "--trials", "-1"], "-1 is below 0"),
+        (["evaluate", "gqa_attn", "--trials", "-1"], "-1 is below 1"),
+        (["evaluate", "gqa_attn", "--trials", "0"], "0 is below 1"),
         (["bench", "gqa_attn", "--shape", "seqlen"], "'seqlen' is not NAME=VALUE"),
         (["bench", "gqa_attn", "--shape", "seqlen=many"], "'seqlen=many' is not NAME=VALUE"),
         (["bench", "gqa_attn", "--shapes", "some"], "invalid choice"),
@@ -96,9 +99,28 @@ def test_words_that_do_not_parse(words: list[str], said: str, capsys: pytest.Cap
         (["check", "nothing_here"], "no problem package 'nothing_here'"),
         (["check", "tests"], "'tests'"),
         (["build", "gqa_attn", "--arch", "hopper"], "'hopper' is no CUDA architecture"),
-        (["build", "gqa_attn", "--dtype", "int8"], "dtype=int8"),
-        (["build", "gqa_attn", "--head-dim", "300"], "head_dim=300"),
+        (
+            ["build", "gqa_attn", "--dtype", "int4"],
+            "dtype=int4 is not supported; supported: float32, float64, float16, bfloat16",
+        ),
+        (["build", "gqa_attn", "--head-dim", "300"], "head_dim=300 is not supported; supported: 1 to 256"),
+        (["build", "fp8_attn", "--head-dim", "0"], "head_dim=0 is not supported; supported: 1 to 256"),
+        (["build", "gqa_attn", "--head-dim", "-4"], "head_dim=-4 is not supported; supported: 1 to 256"),
+        (
+            ["bench", "gqa_attn", "--dtype", "int8"],
+            "dtype=int8 is not supported; supported: float32, float64, float16, bfloat16",
+        ),
+        (["bench", "fp8_attn", "--shape", "head_dim=300"], "head_dim=300 is not supported; supported: 1 to"),
+        (
+            ["bench", "gqa_attn", "--shape", "num_heads=3"],
+            "num_heads=3 of q is not a multiple of num_kv_heads=2 of k and v",
+        ),
+        (["bench", "gqa_attn", "--shape", "num_kv_heads=0"], "is not a multiple of num_kv_heads=0"),
         (["bench", "gqa_attn", "--shape", "width=3"], "no 'width' in its shape"),
+        (
+            ["bench", "fp8_attn", "--shape", "num_kv_heads=2"],
+            "no 'num_kv_heads' in its shape; it has: seqlen, batch, num_heads, head_dim",
+        ),
         (
             ["bench", "gqa_attn", "--shapes", "table", "--shape", "seqlen=8"],
             "--shapes table does not go with it",
@@ -254,6 +276,112 @@ def test_a_log_says_what_is_done_where_there_is_no_terminal(
     assert capsys.readouterr().err.splitlines() == ["[0 s] start", "[2 s] correctness", "[100 s] timing"]
 
 
+def test_a_package_that_was_copied_and_not_renamed_is_told_what_to_rename(tmp_path: Path) -> None:
+    """One step of the README at a time; in no state does another problem's operator answer for it."""
+    package = tmp_path / "my_attn"
+    shutil.copytree(ROOT / "gqa_attn", package, ignore=shutil.ignore_patterns("__pycache__"))
+    words = "check gqa_attn my_attn --device cpu --trials 0".split()
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and not done.stdout
+    assert "package 'my_attn' has PROBLEM.name='gqa_attn'" in done.stderr
+    for name, old, new in (
+        ("problem.py", 'name="gqa_attn"', 'name="my_attn"'),
+        ("model_new.py", '    "gqa_attn",\n    _problem', '    "my_attn",\n    _problem'),
+    ):
+        (package / name).write_text((package / name).read_text().replace(old, new))
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    squeezed = " ".join(done.stdout.split())
+    assert "1 of 2 passed" in squeezed
+    said = "the binding bindings/gqa_attn.cpp registers no operator kernelwright::my_attn; copy it, rename"
+    assert said in squeezed and "in binding= of my_attn/problem.py" in squeezed
+
+
+# -- files to be written -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    """Two files to judge, the candidate without a ModelNew: the verdict is there at once."""
+    reference, candidate = tmp_path / "ref.py", tmp_path / "cand.py"
+    reference.write_text("class Model: pass\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
+    candidate.write_text("x = 1\n")
+    return ["--device", "cpu", "--reference", str(reference), "--candidate", str(candidate)]
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "specs", "lint"])
+def test_a_file_that_cannot_be_written_is_said_before_the_work(
+    verb: str,
+    pair: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work(*arguments: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("kernels.evaluate.judge.unusable", work)
+    monkeypatch.setattr("kernels.evaluate.specs.specs", work)
+    monkeypatch.setattr("kernels.evaluate.lint.lint_sources", work)
+    words = [verb, *(pair[2:] if verb == "lint" else pair)]
+    missing = tmp_path / "nowhere" / "out"
+    for option in ["--json"] if verb == "lint" else ["--json", "--html"]:
+        assert cli.main([*words, option, str(missing)]) == 2
+        assert f"error: {missing} cannot be written: there is no folder" in capsys.readouterr().err
+        assert cli.main([*words, option, str(tmp_path)]) == 2
+        assert f"error: {tmp_path} cannot be written: it is a folder" in capsys.readouterr().err
+    assert not missing.parent.exists()
+
+
+def test_looking_whether_a_file_can_be_written_leaves_it_as_it_is(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("what was there")
+    files.check_writable(str(old), str(new), None, "", "/dev/null")
+    assert old.read_text() == "what was there" and list(tmp_path.iterdir()) == [old]
+    with pytest.raises(files.UsageError, match="is to be written twice"):
+        files.check_writable(str(new), str(tmp_path / "." / "new.json"))
+
+
+def test_a_file_that_cannot_be_written_any_more_costs_nothing_else(
+    pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict is shown and the other file written; then the error is said."""
+    page = tmp_path / "out" / "page.html"
+    page.parent.mkdir()
+    report = tmp_path / "gone" / "report.json"
+    report.parent.mkdir()
+
+    def taken_away(path: str, text: str) -> None:
+        if path == str(report):
+            raise OSError(28, "No space left on device")
+        write_file(path, text)
+
+    write_file = files.write_file
+    monkeypatch.setattr(files, "write_file", taken_away)
+    assert cli.main(["evaluate", *pair, "--json", str(report), "--html", str(page)]) == 2
+    shown = capsys.readouterr()
+    assert "INVALID_CANDIDATE" in shown.out
+    assert "INVALID_CANDIDATE" in page.read_text()
+    assert shown.err.splitlines()[-1] == f"error: {report} cannot be written: No space left on device"
+    monkeypatch.setattr(files, "write_file", write_file)
+    assert cli.main(["evaluate", *pair, "--json", str(report)]) == 1
+    assert json.loads(report.read_text())["status"] == "INVALID_CANDIDATE"
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    from kernels.paths import replace_file, write_file
+
+    path = tmp_path / "report.json"
+    write_file(str(path), "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_file(str(path), "\ud800")
+    assert path.read_text() == "old"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert not replace_file(str(folder), "new")
+    assert sorted(tmp_path.iterdir()) == [folder, path], "nothing half-written stays"
+
+
 # -- doctor ------------------------------------------------------------------------------------
 
 
@@ -350,6 +478,18 @@ def test_the_cache_verbs(
     assert "removed 0 entries" in shown("clear")
 
 
+@pytest.mark.parametrize("action", ["list", "verify", "prune", "clear"])
+def test_a_cache_that_is_a_file(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cache"
+    path.write_text("a file")
+    monkeypatch.setenv("KERNELS_CACHE_DIR", str(path))
+    assert cli.main(["cache", action]) == 1
+    assert f"error: the cache directory {path} is no folder" in capsys.readouterr().err
+    assert path.read_text() == "a file"
+
+
 # -- bench -------------------------------------------------------------------------------------
 
 
@@ -373,6 +513,28 @@ def test_bench_prints_json(built: None) -> None:
     for row in rows.values():
         assert row["eager"]["median_us"] > 0 and row["error"] < 1e-5
     assert small["environment"]["command"] == "python -m kernels " + " ".join(words)
+
+
+def test_bench_writes_json_beside_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = BenchRow("ModelNew", 1e-7, TIMING, tflops=1.0, tflops_from="eager", accurate=True)
+
+    def bench(problem: Problem, case: Case, device: str, **words: object) -> BenchResult:
+        return BenchResult(problem.name, case.name, case.shape, case.dtype, 1, 1, (row,), ENVIRONMENT)
+
+    monkeypatch.setattr("kernels.evaluate.bench.bench", bench)
+    monkeypatch.setattr("kernels.jit.load.obtain_all", lambda specs: [])
+    words = "bench gqa_attn --device cpu --shape seqlen=16 --json".split()
+    path = tmp_path / "bench.json"
+    assert cli.main([*words, str(path)]) == 0
+    assert "ModelNew" in capsys.readouterr().out
+    (result,) = json.loads(path.read_text())
+    assert result["shape"]["seqlen_q"] == 16
+    assert cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out) == [result]
+    assert cli.main([*words, str(tmp_path)]) == 2
+    assert "cannot be written: it is a folder" in capsys.readouterr().err
 
 
 @pytest.mark.gpu
@@ -573,6 +735,20 @@ def test_the_table_on_the_gpu_is_whole(package: str) -> None:
         assert result["lead_over_fastest"], where
         if result["dtype"] != "bfloat16":
             assert result["lead_over_accurate"], where
+
+
+def test_bench_jit_for_an_architecture_that_nvcc_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, with what is wrong, and not by every process that would be timed."""
+    toolkit = SimpleNamespace(version="13.0", archs=("sm_75", "sm_90a"))
+    monkeypatch.setattr("kernels.jit.build.find_cuda", lambda: toolkit)
+    monkeypatch.setattr("kernels.startup.measure", lambda *_, **__: pytest.fail("processes were timed"))
+    assert cli.main("bench jit --device cpu --arch 1.0".split()) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("compute capability 1.0 is older than nvcc 13.0 compiles for") == 1
+    assert shown.err.count("fix: ") == 1
 
 
 @pytest.mark.slow

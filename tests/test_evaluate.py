@@ -1085,6 +1085,10 @@ def test_a_failing_process_is_noted() -> None:
     row = time_processes("it", [sys.executable, "-c", "raise SystemExit('it broke')"], [{}, {}])
     assert math.isnan(row.seconds) and row.samples == ()
     assert "exit code 1" in row.note and "it broke" in row.note
+    tool = "raise SystemExit('ToolError: no nvcc of CUDA 13\\n  fix: install one')"
+    assert time_processes("it", [sys.executable, "-c", tool], [{}]).note == (
+        "failed with exit code 1: ToolError: no nvcc of CUDA 13; fix: install one"
+    )
     compiler = "import sys; sys.exit('x.cu:6: fatal error: a.h: No such file\\nninja: build stopped')"
     assert "fatal error: a.h" in time_processes("it", [sys.executable, "-c", compiler], [{}]).note
 

@@ -19,21 +19,24 @@ PROBLEMS = problem_packages([ROOT])
 # For each part of `kernels`, the parts it may import; itself and the standard library always.
 # `cli` may import every part; nothing imports `cli`.
 BASE = {"errors", "problem", "device", "toolchain", "paths", "discover", "attention", "layouts"}
+BASE |= {"includes", "variables"}
 MAY_IMPORT = {
     "__init__": set(),
     "__main__": {"cli"},
     "errors": set(),
     "discover": set(),
+    "includes": set(),
     "problem": {"errors", "discover"},
     "device": {"errors"},
     "toolchain": {"errors", "device", "paths"},
     "attention": {"errors"},
     "attention_variants": {"attention", "device", "problem"},
     "layouts": {"errors"},
-    "fallback": {"errors"},
+    "fallback": {"errors", "variables"},
+    "variables": set(),
     "paths": {"errors"},
     "jit": BASE - {"attention", "layouts", "discover"},
-    "evaluate": {"errors", "problem", "device", "discover", "paths"},
+    "evaluate": {"errors", "problem", "device", "discover", "includes", "paths"},
     # Results only, and what `evaluate` calls a result.
     "report": {"errors", "evaluate.result", "evaluate.evaluation", "evaluate.status"},
     "startup": {*BASE, "jit", "evaluate"},

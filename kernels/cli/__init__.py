@@ -1,8 +1,9 @@
 """The command line, ``python -m kernels``: parse, delegate, exit.
 
 Each verb is a module of its name, with what it parses and what it does; ``evaluate``
-has the judge's verbs, ``verify`` and ``report``. ``arguments`` and ``subjects`` are
-what several verbs share: the words, and the problems and kernels that they name.
+has the judge's verbs, ``verify`` and ``report``. ``arguments``, ``subjects``
+and ``files`` are what several verbs share: the words, and the problems, kernels and
+files that they name.
 
 Exit codes: 0 done, 1 a check failed or a build did, 2 the command line is wrong.
 Nothing heavy is imported before its verb runs, so that ``--help`` and ``doctor``

@@ -66,20 +66,21 @@ def is_pair(arguments: argparse.Namespace) -> bool:
 
 def whole(text: str) -> int:
     """A whole number from 0."""
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is below 0")
-    return number
+    return _whole_from(0, text)
 
 
 def positive(text: str) -> int:
     """A whole number from 1."""
-    number = whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return _whole_from(1, text)
+
+
+def _whole_from(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is below {least}")
     return number
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.cli.arguments import above_zero, add_pair, add_variant, assignment, is_pair, whole
 from kernels.cli.evaluate import bench_pair
+from kernels.cli.files import check_writable, write
 from kernels.cli.subjects import find_problems, obtain_all, with_variants
 from kernels.cli.usage import UsageError, usage
 
@@ -58,7 +59,13 @@ def add_to(verbs: Any) -> None:
     verb.add_argument(
         "--no-plain", action="store_true", help="bench jit: leave out the plain load_inline (a minute)"
     )
-    verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    verb.add_argument(
+        "--json",
+        nargs="?",
+        const=True,
+        metavar="OUT",
+        help="print JSON instead of tables, or write it to OUT beside them",
+    )
     add_variant(verb)
     add_pair(verb)
     verb.set_defaults(run=_run)
@@ -71,6 +78,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("--variant does not go with jit, which times first calls; KERNELS_VARIANT does")
     if not arguments.packages:
         raise UsageError("give a PACKAGE, jit, or both --reference FILE and --candidate FILE")
+    path = arguments.json if isinstance(arguments.json, str) else ""
+    printed = bool(arguments.json) and not path
+    check_writable(path)
     from rich.console import Console
 
     from kernels.report.bench import bench_report, bench_table, startup_report
@@ -80,19 +90,19 @@ def _run(arguments: argparse.Namespace) -> int:
     results = []
     if "jit" in arguments.packages:
         for result in (results := _startup_results(arguments)):
-            if not arguments.json:
+            if not printed:
                 startup_report(console, result)
         complete = all(row.samples for result in results for row in result.rows)
     else:
         for result in _results(arguments):
             results.append(result)
-            if not (arguments.json or result.in_table):
+            if not (printed or result.in_table):
                 bench_report(console, result)
         tables: dict[str, list] = {}
         for result in results:
             if result.in_table:
                 tables.setdefault(result.problem, []).append(result)
-        if not arguments.json:
+        if not printed:
             for lines in tables.values():
                 bench_table(console, lines)
         complete = all(
@@ -101,8 +111,10 @@ def _run(arguments: argparse.Namespace) -> int:
             for row in result.rows
             if row.name.startswith("ModelNew")
         )
-    if arguments.json:
+    if printed:
         print(json_text(results))
+    if path:
+        write(path, json_text(results) + "\n")
     return 0 if complete else 1
 
 
@@ -179,7 +191,7 @@ def _runs(problems: Sequence[Problem], device: str, arguments: argparse.Namespac
     if shapes in ("default", "all"):
         changes = [dict(pairs) for pairs in arguments.shape] if arguments.shape else DEFAULT_SHAPES
         runs += [
-            (problem, case_of(problem, change, arguments.dtype), False)
+            (problem, _taken(problem, case_of(problem, change, arguments.dtype)), False)
             for problem in problems
             for change in changes
         ]
@@ -197,10 +209,32 @@ def _runs(problems: Sequence[Problem], device: str, arguments: argparse.Namespac
     return runs
 
 
+def _taken(problem: Problem, case: Case) -> Case:
+    """``case``, if the problem's operator takes such inputs; its own words as a ``ValueError`` if not.
+
+    Asked with inputs of one batch entry and length 1 at most: what it takes depends on neither.
+    """
+    from kernels.problem import check_supported
+
+    if problem.check_arguments is None:
+        return case
+    check_supported(problem, case.dtype, case.shape["head_dim"])
+    small = {
+        name: min(value, 1) if name == "batch" or name.startswith("seqlen") else value
+        for name, value in case.shape.items()
+    }
+    try:
+        problem.check_arguments(*problem.make_inputs(**small, dtype=case.dtype, **case.options))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return case
+
+
 def _startup_results(arguments: argparse.Namespace) -> list:
     from kernels import startup
     from kernels.device import cuda_arch_name
     from kernels.evaluate.check import targets
+    from kernels.jit.build import check_arch
     from kernels.report.terminal import tracked
 
     with usage():
@@ -208,6 +242,8 @@ def _startup_results(arguments: argparse.Namespace) -> list:
         find_problems(names)
         arch = cuda_arch_name(arguments.arch) if arguments.arch else ""
         device = "cuda" if arch else targets(arguments.device)[-1][0]
+    if arch:
+        check_arch(arch)
     return [
         startup.measure(
             name,

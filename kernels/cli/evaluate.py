@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels.cli.arguments import PAIR_HELP, above_zero, add_pair, positive, whole
+from kernels.cli.files import check_writable, write, write_json
 from kernels.cli.usage import UsageError, usage
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _judge(arguments: argparse.Namespace, verb: str, **changes: Any) -> int:
     from kernels.evaluate.result import as_json
     from kernels.evaluate.subject import Unusable
 
+    _check_files(arguments)
     options = _options(arguments, _PARTS[verb], **changes)
     try:
         target = _target(arguments)
@@ -146,36 +148,58 @@ def _judge(arguments: argparse.Namespace, verb: str, **changes: Any) -> int:
 
 
 def _show(document: Mapping[str, Any], arguments: argparse.Namespace) -> None:
+    """Write the files asked for, then print the report; what could not be written is raised last."""
     from rich.console import Console
 
     from kernels.report.evaluation import show
 
     json_path, html_path = getattr(arguments, "json", None), getattr(arguments, "html", None)
-    if isinstance(json_path, str):
-        _write_json(json_path, document)
-    elif json_path:  # bench's own --json takes no path
+    if json_path is True:  # bench's own --json needs no path
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return
+    failures: list[UsageError] = []
+    if json_path:
+        with _collected(failures):
+            write_json(json_path, document)
     if html_path:
         from kernels.report.html import page
 
-        _write(html_path, page(document))
+        with _collected(failures):
+            write(html_path, page(document))
     show(Console(), document)
+    if failures:
+        raise UsageError("\nerror: ".join(map(str, failures)))
+
+
+@contextmanager
+def _collected(failures: list[UsageError]) -> Iterator[None]:
+    """A file that cannot be written any more waits its turn: what was found out comes first."""
+    try:
+        yield
+    except UsageError as error:
+        failures.append(error)
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Raise :class:`UsageError` unless the files that the report goes to can be written."""
+    paths = (getattr(arguments, name, None) for name in ("json", "html"))
+    check_writable(*(path for path in paths if isinstance(path, str)))
 
 
 def _specs(arguments: argparse.Namespace) -> int:
     from kernels.evaluate.specs import SpecsFailed, specs
 
+    _check_files(arguments)
     options = _options(arguments, ())
     try:
         found = specs(_target(arguments, candidate_needed=False), options)
     except SpecsFailed as error:
         print(f"{error.status}: {error}")
         return 1
-    if arguments.json:
-        _write_json(arguments.json, found)
     for name, value in found.items():
         print(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
+    if arguments.json:
+        write_json(arguments.json, found)
     return 0
 
 
@@ -184,18 +208,19 @@ def _lint(arguments: argparse.Namespace) -> int:
     from kernels.evaluate.result import as_json
     from kernels.evaluate.subject import sources_of
 
+    _check_files(arguments)
     paths = [*arguments.paths, *filter(None, [arguments.candidate])]
     if not paths:
         raise UsageError("give a FILE or a PACKAGE to read")
     with usage():
         sources = [source for path in paths for source in sources_of(path)]
     findings = lint_sources(sources)
-    if arguments.json:
-        _write_json(arguments.json, as_json(findings))
     for finding in findings:
         print(f"{finding.path}:{finding.line}: {finding.severity}: {finding.rule}: {finding.message}")
     count = sum(finding.severity == "violation" for finding in findings)
     print(f"{count} violations, {len(findings) - count} notes in {len(sources)} files")
+    if arguments.json:
+        write_json(arguments.json, as_json(findings))
     return 1 if count else 0
 
 
@@ -216,12 +241,13 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    _check_files(arguments)
     documents = [_read(path) for path in arguments.reports]
     if arguments.html:
         from kernels.report import compare, html
 
         page = html.page(documents[0]) if len(documents) == 1 else compare.page(documents)
-        _write(arguments.html, page)
+        write(arguments.html, page)
         return 0
     if len(documents) == 1:
         from kernels.report.evaluation import show
@@ -288,17 +314,6 @@ def _read(path: str) -> Mapping[str, Any]:
     if not isinstance(document, dict) or "status" not in document or "schema" not in document:
         raise UsageError(f"{path} is no report of python -m kernels evaluate")
     return document
-
-
-def _write_json(path: str, document: Any) -> None:
-    _write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -51,9 +51,8 @@ def case_of(problem: Problem, changes: Mapping[str, int], dtype: str | None = No
     for name, value in changes.items():
         keys = [key for key in shape if key == name or (name == "seqlen" and key.startswith("seqlen_"))]
         if not keys:
-            raise ValueError(
-                f"{problem.name} has no {name!r} in its shape; it has: seqlen, {', '.join(shape)}"
-            )
+            there = ", ".join(dict.fromkeys(["seqlen", *shape]))
+            raise ValueError(f"{problem.name} has no {name!r} in its shape; it has: {there}")
         shape.update(dict.fromkeys(keys, value))
     if not changes and dtype in (None, default.dtype):
         return default

@@ -20,6 +20,7 @@ from kernels.evaluate.evaluation import Source, Subject
 from kernels.evaluate.status import Status
 from kernels.evaluate.syntax import parse
 from kernels.evaluate.workers.popcorn import NAME as POPCORN
+from kernels.includes import included
 
 __all__ = ["Target", "Unusable", "find_target", "sources_of"]
 
@@ -27,6 +28,8 @@ _REFERENCE_NEEDS = ("Model", "get_inputs", "get_init_inputs")
 _KERNELS = Path(__file__).resolve().parent.parent
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _KERNEL_PATH = re.compile(r"""["']((?:bindings|cpu|cuda)/[\w./-]+\.(?:cu|cuh|cpp|h))["']""")
+
+_RELATIVE_IMPORT = re.compile(r"^\s*from\s+\.(\w+)\s+import\b", re.MULTILINE)
 
 
 class Unusable(KernelsError):
@@ -67,8 +70,12 @@ def find_target(
         raise ValueError("a package brings its own reference; give PACKAGE [--candidate FILE] or two files")
     if not package and not (reference and (candidate or not candidate_needed)):
         raise ValueError("give a PACKAGE, or both --reference FILE and --candidate FILE")
-    theirs = _package_sources(package) if package else _file_source(reference, "reference")
-    ours = _file_source(candidate, "candidate") if candidate else theirs if package else ()
+    if package:
+        theirs, ours = _package_sources(package)
+    else:
+        theirs, ours = _file_source(reference, "reference"), ()
+    if candidate:
+        ours = _file_source(candidate, "candidate")
     name = package or Path(reference).stem
     if candidate:
         name = f"{name} / {Path(candidate).stem}"
@@ -90,7 +97,7 @@ def find_target(
 def sources_of(name: str) -> tuple[Source, ...]:
     """A file, or every source of a problem package. Raises ``ValueError``."""
     if name.isidentifier() and not Path(name).is_file():
-        return _package_sources(name)
+        return tuple(source for side in _package_sources(name) for source in side)
     try:
         return (_source(Path(name), name),)
     except OSError as error:
@@ -110,17 +117,41 @@ def _file_source(path: str, role: str) -> tuple[Source, ...]:
         ) from error
 
 
-def _package_sources(package: str) -> tuple[Source, ...]:
-    """Every source of the package, and the kernel sources below ``kernels/`` that its text names."""
+def _package_sources(package: str) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
+    """The sources of the package's reference, and all others that its ``ModelNew`` may run.
+
+    Those are the rest of the package, the sources below ``kernels/`` that its text names, and
+    what these include. Each file is on one side alone.
+    """
     folder = _package_folder(package)
     own = sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES)
+    theirs = _of_the_reference(folder)
     named = {
         _KERNELS / found
         for path in own
         for found in _KERNEL_PATH.findall(path.read_text(encoding="utf-8", errors="replace"))
     }
-    paths = [*own, *sorted(path for path in named if path.is_file())]
-    return tuple(_source(path, _short(path, folder.parent)) for path in paths)
+    compiled = {path for path in {*own, *named} if path.suffix != ".py" and path.is_file()}
+    compiled |= {header for path in compiled for header in included(path)}
+    ours = [*(path for path in own if path not in theirs), *sorted(compiled.difference(own))]
+    first, second = (
+        tuple(_source(path, _short(path, folder.parent)) for path in paths) for paths in (theirs, ours)
+    )
+    return first, second
+
+
+def _of_the_reference(folder: Path) -> list[Path]:
+    """The package's reference and inputs, and the modules of it that these import."""
+    found: list[Path] = []
+    waiting = [folder / "inputs.py", folder / "reference.py"]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found.append(path)
+        names = _RELATIVE_IMPORT.findall(path.read_text(encoding="utf-8", errors="replace"))
+        waiting += [folder / f"{name}.py" for name in names]
+    return sorted(found)
 
 
 def _package_folder(package: str) -> Path:

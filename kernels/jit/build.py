@@ -35,7 +35,7 @@ from kernels.jit.surroundings import prepared, safe_folder
 from kernels.jit.words import Resources, failure, parse_resources
 from kernels.toolchain import Compiler, CudaToolkit, find_cuda, find_cxx, find_ninja, torch_cuda_major
 
-__all__ = ["Built", "Key", "Resources", "build", "find", "key"]
+__all__ = ["Built", "Key", "Resources", "build", "check_arch", "find", "key"]
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,11 @@ def _cpu_flags(arch: str) -> list[str]:
         if arch >= level and arch.startswith("x86-64-v"):
             features += (f"-m{feature}" for feature in _CPU_FEATURES[level])
     return features
+
+
+def check_arch(arch: str) -> None:
+    """Raises :class:`ToolchainError` unless the nvcc that is here compiles for ``arch``, such as sm_90a."""
+    _gencode(arch, find_cuda())
 
 
 def _gencode(arch: str, cuda: CudaToolkit | None) -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -68,9 +67,11 @@ def connect(library: ctypes.CDLL, cuda_index: int | None) -> tuple[Callable[...,
 def _are_wanted() -> bool:
     import torch
 
+    from kernels.variables import value_of
+
     major, minor = torch.__version__.split(".")[:2]
     was_tried = _TRIED[0] <= (int(major), int(minor)) <= _TRIED[1]
-    return was_tried and os.environ.get("KERNELS_DIRECT_CALLS") != "0"
+    return was_tried and value_of("KERNELS_DIRECT_CALLS", "0", "1") != "0"
 
 
 def _in_a_fresh_thread(experiment: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernels.errors import LaunchError
 from kernels.jit import direct_calls
 from kernels.jit.resolver import CALLBACK, Resolver
 
@@ -78,6 +79,7 @@ class Operator:
         self.name = name
         self.loaded = False
         self.asks = False
+        self._problem = problem
         self._fake = fake
         self._setup_context = setup_context
         self._backward = backward
@@ -97,7 +99,8 @@ class Operator:
     def load(self) -> None:
         """Build or load the binding and register the Python rules; the first call does, the others return.
 
-        Raises what :func:`kernels.jit.load.load` raises.
+        Raises what :func:`kernels.jit.load.load` raises, and :class:`LaunchError` where the binding
+        registers no operator of this name.
         """
         with self._guard:
             if self.loaded:
@@ -105,6 +108,11 @@ class Operator:
             import torch
 
             library = self.resolver.binding()
+            operators = getattr(torch.ops, NAMESPACE)
+            fast = f"{self.name}_fast"
+            for name in (self.name, f"{self.name}_forward", fast, f"{fast}_forward"):
+                if not hasattr(operators, name):
+                    raise self._not_registered(name)
             callback = CALLBACK(self.resolver.resolve)
             _kept_alive.append(callback)
             library.binding_set_resolver.argtypes = [CALLBACK]
@@ -112,7 +120,6 @@ class Operator:
             library.binding_set_resolver(callback)
             self._binding = library
             self.direct = self.fast_direct = self._connect
-            fast = f"{self.name}_fast"
             if self.name not in _with_rules:
                 rules = torch.library.Library(NAMESPACE, "FRAGMENT")
                 _kept_alive.append(rules)  # torch drops the rules with it
@@ -122,7 +129,6 @@ class Operator:
                     rules.impl(f"{name}_forward", self._on_meta, "Meta")
                     self._register_autograd(rules, name)
                 _with_rules.add(self.name)
-            operators = getattr(torch.ops, NAMESPACE)
             self.differentiable = getattr(operators, self.name).default
             self.forward = getattr(operators, f"{self.name}_forward").default
             self.forward_now = self.forward._op
@@ -134,6 +140,11 @@ class Operator:
             if self.fast_allowed() or any(each.asks for each in self._namesakes()):
                 self._must_ask()
             self.loaded = True
+
+    def _not_registered(self, name: str) -> LaunchError:
+        from kernels.jit.source import no_such_operator
+
+        return LaunchError(no_such_operator(self._problem().binding, name, self.name))
 
     def _connect(self, *arguments: Any) -> None:
         """What ``direct`` is first: find the direct calls for those that follow.
@@ -210,7 +221,12 @@ class Operator:
         Returns at once, initialises no CUDA, raises nothing: what goes wrong is raised
         by the first call, which tries again. ``KERNELS_PREBUILD=0`` turns it off.
         """
-        if os.environ.get("KERNELS_PREBUILD", "1") != "0" and not self.loaded:
+        if "KERNELS_PREBUILD" in os.environ:  # else a warm start need not import how it is read
+            from kernels.variables import value_of
+
+            if value_of("KERNELS_PREBUILD", "0", "1") == "0":
+                return
+        if not self.loaded:
             self.resolver.prebuild()
 
     def use(self, request: Request, variant: str) -> None:

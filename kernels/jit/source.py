@@ -10,20 +10,16 @@ same library wherever the checkout lies.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernels.errors import KernelsError
+from kernels.includes import ROOT, closure
 from kernels.jit.spec import KernelSpec
 
-__all__ = ["ROOT", "Source", "assemble"]
+__all__ = ["ROOT", "Source", "assemble", "no_such_operator"]
 
-ROOT = Path(__file__).resolve().parent.parent  # kernels/
-
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _LAUNCHER = re.compile(r"(?P<scope>(?:\w+::)*)(?P<function>\w+)(?P<arguments><.*>)?", re.DOTALL)
 
 _KERNEL_TAIL = """
@@ -62,12 +58,11 @@ class Source:
 def assemble(spec: KernelSpec) -> Source:
     """Read the source of ``spec`` and everything it includes by quoted name.
 
-    Raises :class:`KernelsError` when the source file is not there.
+    Raises :class:`KernelsError` when the source file is not there, and for a binding that nowhere names
+    its problem: it would register the operators of another, which ends the process if that has its own.
     """
-    # A relative path is joined to ROOT; an absolute one replaces it, and then its own
-    # folder is searched for headers first.
+    # A relative path is joined to ROOT; an absolute one replaces it.
     path = ROOT / spec.source
-    roots = [ROOT] if path.is_relative_to(ROOT) else [ROOT, path.parent]
     try:
         body = path.read_bytes()
     except OSError as error:
@@ -75,10 +70,12 @@ def assemble(spec: KernelSpec) -> Source:
 
     names: dict[str, Path] = {}
     headers: dict[str, bytes] = {}
-    for relative, file, content in _closure(body, path, roots):
+    for relative, file, content in closure(body, path):
         label = _label(file)
         names[label] = file
         headers[relative] = f'#line 1 "{label}"\n'.encode() + content
+    if spec.is_binding and not any(spec.problem.encode() in each for each in (body, *headers.values())):
+        raise KernelsError(no_such_operator(spec.source, spec.problem, spec.problem))
     label = _label(path)
     names[label] = path
     tail_label = f"generated for {spec.name}"
@@ -92,37 +89,19 @@ def assemble(spec: KernelSpec) -> Source:
     return Source(text, headers, names, tail, tail_label, digest.hexdigest())
 
 
+def no_such_operator(binding: str, operator: str, problem: str) -> str:
+    """What is wrong with a ``binding`` that was copied to ``problem`` by name alone, and what to do."""
+    return (
+        f"the binding {binding} registers no operator kernelwright::{operator}; copy it, rename the copy's "
+        f"operators, and name the copy in binding= of {problem}/problem.py (README, 'A new problem', step 2)"
+    )
+
+
 def _label(path: Path) -> str:
     """A path that says nothing of where the checkout lies; build errors restore the real one."""
     if path.is_relative_to(ROOT):
         return path.relative_to(ROOT.parent).as_posix()
     return re.sub(r"[^\w.+-]", "_", path.name, flags=re.ASCII)
-
-
-def _closure(body: bytes, path: Path, roots: list[Path]) -> Iterator[tuple[str, Path, bytes]]:
-    """Every quoted include, once: path relative to its root, file, content.
-
-    A name that resolves nowhere is left to the compiler: it may stand in a comment,
-    or in a branch not taken.
-    """
-    waiting = [(path, body)]
-    seen = set()
-    while waiting:
-        includer, content = waiting.pop()
-        for match in _INCLUDE.finditer(content):
-            name = match.group(1).decode("utf-8", "replace")
-            for folder in (includer.parent, *reversed(roots)):
-                file = Path(os.path.normpath(folder / name))
-                root = next((r for r in roots if file.is_relative_to(r)), None)
-                if root is None or not file.is_file():
-                    continue
-                relative = file.relative_to(root).as_posix()
-                if relative not in seen:
-                    seen.add(relative)
-                    text = file.read_bytes()
-                    waiting.append((file, text))
-                    yield relative, file, text
-                break
 
 
 def _tail(spec: KernelSpec, label: str) -> str:

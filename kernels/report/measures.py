@@ -76,7 +76,9 @@ def _roofline(console: Console, roofline: Mapping[str, Any]) -> None:
     rows.add_row("memory, GB/s", words.rate(roofline["achieved_gbps"]), words.rate(ceilings["gbps"]))
     rows.add_row("arithmetic, TFLOP/s", words.rate(roofline["achieved_tflops"]), rates or words.NOTHING)
     rows.add_row(
-        "launch, us", words.microseconds(roofline["time_us"]), words.microseconds(ceilings["launch_us"])
+        "time of a call, us",
+        words.microseconds(roofline["time_us"]),
+        f"{words.microseconds(ceilings['launch_us'])} for a launch",
     )
     console.print(rows)
     work = (

@@ -80,12 +80,14 @@ YARDSTICK = (
 
 
 def units(value: Any) -> str:
-    """A multiple: ``0.94``, ``12.5``, ``3,400``, ``1.2e+06``."""
+    """A multiple: ``1.3e-03``, ``0.94``, ``12.5``, ``3,400``, ``1.2e+06``."""
     known = number(value)
     if known is None:
         return NOTHING
     if not math.isfinite(known) or known >= 99_999.5:
         return f"{known:.1e}" if math.isfinite(known) else str(known)
+    if 0 < known < 0.005:
+        return f"{known:.1e}"
     digits = 2 if known < 9.995 else 1 if known < 99.95 else 0
     return f"{known:,.{digits}f}"
 

@@ -78,7 +78,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_package_lists_its_files_and_kernels() -> None:
     target = find_target("gqa_attn")
     paths = [source.path for source in target.subject.candidate]
-    assert "gqa_attn/reference.py" in paths
     assert "kernels/cpu/gqa_attn/vectorised.cpp" in paths
     assert "kernels/bindings/gqa_attn.cpp" in paths
     assert target.subject.kind == "package"
@@ -112,6 +111,45 @@ def test_sources_of_a_name(tmp_path: Path) -> None:
     assert len(sources_of("gqa_attn")) > 5
     with pytest.raises(ValueError, match="cannot be read"):
         sources_of(str(tmp_path / "missing.py"))
+
+
+@pytest.mark.parametrize("package", ["gqa_attn", "fp8_attn"])
+def test_a_package_shows_the_code_that_runs_once(package: str) -> None:
+    """The kernels lie in headers: a report whose digests left them out would not tell two kernels apart."""
+    subject = find_target(package).subject
+    assert [source.path for source in subject.reference] == [
+        f"{package}/inputs.py",
+        f"{package}/reference.py",
+    ]
+    paths = [source.path for source in subject.candidate]
+    for header in ("cpu/attention/vectorised.h", "cuda/attention/short.cuh", "bindings/attention.h"):
+        assert f"kernels/{header}" in paths
+    assert {f"{package}/model_new.py", f"kernels/cpu/{package}/vectorised.cpp"} <= set(paths)
+    both = [source.path for source in (*subject.reference, *subject.candidate)]
+    assert len(both) == len(set(both)) == len(sources_of(package))
+
+
+def test_a_package_with_headers_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "scaled_attn"
+    package.mkdir()
+    for name, text in {
+        "__init__.py": "from .problem import PROBLEM\n",
+        "problem.py": "from .model_new import ModelNew\n",
+        "model_new.py": "ModelNew = None\n",
+        "inputs.py": "from .shapes import SHAPES\n",
+        "shapes.py": "SHAPES = ()\n",
+        "kernel.cpp": '#include "kernel.h"\n#include "cpu/attention/types.h"\n',
+        "kernel.h": "int kernel();\n",
+    }.items():
+        (package / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    subject = find_target("scaled_attn").subject
+    assert [Path(source.path).name for source in subject.reference] == ["inputs.py", "shapes.py"]
+    assert [source.path for source in subject.candidate] == [
+        *(f"scaled_attn/{name}" for name in ("__init__.py", "kernel.cpp", "kernel.h")),
+        *(f"scaled_attn/{name}" for name in ("model_new.py", "problem.py")),
+        "kernels/cpu/attention/types.h",
+    ]
 
 
 def test_a_tree_that_another_thread_disturbed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import report_documents as made
 from report_documents import HOSTILE, document
 from rich.console import Console
 
+from kernels.evaluate import rules
 from kernels.evaluate.evaluation import BUSY, FRESH, Evaluation
 from kernels.report import words
 from kernels.report.evaluation import show
@@ -76,6 +77,20 @@ def test_a_failed_trial_says_where_and_with_which_values() -> None:
     assert "line 39" in text and "line 3\n" not in text  # the end of the log only
 
 
+def test_a_failed_trial_says_it_once() -> None:
+    """The judge's own words of a wrong output hold the same figures as the line about it."""
+    made_up = made.wrong_output()
+    wrong = next(trial for trial in made_up.trials if not trial.passed)
+    reason = rules.judged(wrong.outputs[1])
+    assert "output[1]: 17 of " in reason
+    again = dataclasses.replace(wrong, reason=f"the result came late; at its return {reason}")
+    trials = tuple(again if trial is wrong else trial for trial in made_up.trials)
+    text = shown(dataclasses.replace(made_up, trials=trials), 160)
+    failed = " ".join(text[text.index("seen by: output") :].split())
+    assert failed.count("the reference has 0.25") == 1
+    assert "the result came late; at its return output[1]: 17 of 40960 elements differ" in failed
+
+
 def test_details_of_a_gpu() -> None:
     text = shown(made.passing_cuda(), 160)
     for said in (
@@ -86,6 +101,8 @@ def test_details_of_a_gpu() -> None:
         "not captured: it synchronises",
         "SM 1965-1980 of 1980 MHz",
         "13.1 MFLOP and at least 1.64 MB a call",
+        "time of a call, us",
+        "for a launch",
     ):
         assert said in text
 
@@ -236,6 +253,9 @@ def test_microseconds(value: float | None, expected: str) -> None:
     [
         (words.units, "inf", "inf"),
         (words.units, 1.2e6, "1.2e+06"),
+        (words.units, 1.3e-3, "1.3e-03"),
+        (words.units, 0.0051, "0.01"),
+        (words.units, 0.0, "0.00"),
         (words.ratio, 1.066, "1.07x"),
         (words.error, 0.0, "0"),
         (words.share, 0.0031, "0.31 %"),

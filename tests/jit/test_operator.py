@@ -67,6 +67,17 @@ def test_load_is_idempotent(operator: Operator) -> None:
     assert operator.differentiable is torch.ops.kernelwright.tiny.default
 
 
+def test_a_binding_without_the_operator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that names its problem, in a comment, and still registers another's operators."""
+    monkeypatch.setattr(operator_module, "_operators", [])
+    problem = tiny_problem.problem()
+    other = Operator("tinier", lambda: problem, fake=print, setup_context=print, backward=print)
+    monkeypatch.setattr(other.resolver, "binding", lambda: None)
+    with pytest.raises(LaunchError, match=r"tiny_binding.cpp registers no operator kernelwright::tinier;"):
+        other.load()
+    assert not other.loaded
+
+
 def test_second_operator_of_the_same_name_shares_the_library(operator: Operator) -> None:
     """As when a problem package is reloaded in a notebook."""
     again = make_operator(tiny_problem.problem())

@@ -28,9 +28,10 @@ def time_processes(
         )
         if finished.returncode != 0:
             words = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
-            last = words[-1] if words else "no message"
-            # What a compiler says first is the cause; what Python says last is.
-            reason = next((line for line in words if " error: " in line), last)
+            # What a compiler says first is the cause; what Python says last is, with lines of its own below.
+            last = max((at for at, line in enumerate(words) if not line.startswith(" ")), default=0)
+            told = "; ".join(map(str.strip, words[last:])) or "no message"
+            reason = next((line for line in words if " error: " in line), told)
             return StartupRow(
                 name, float("nan"), (), f"failed with exit code {finished.returncode}: {reason}"
             )

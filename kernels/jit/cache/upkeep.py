@@ -42,9 +42,15 @@ class Pruned:
 
 
 def entries() -> list[Entry]:
-    """Every entry of the cache directory, oldest first. Reads and checks each one."""
+    """Every entry of the cache directory, oldest first. Reads and checks each one.
+
+    Raises :class:`CacheError` when the cache directory is a file.
+    """
     found = []
-    folder = cache_directory() / "entries"
+    directory = cache_directory()
+    if directory.exists() and not directory.is_dir():
+        raise CacheError(f"the cache directory {directory} is no folder; set KERNELS_CACHE_DIR to one")
+    folder = directory / "entries"
     if folder.is_dir():
         found = [_inspect(path) for path in folder.iterdir()]
     return sorted(found, key=lambda entry: (-entry.age_s, entry.name))
