@@ -35,6 +35,8 @@ from kernels.report.summary import (
 __all__ = ["show"]
 
 _LOG_LINES = 20
+# Notes of one rule that are told one by one; a package's headers have many of the same.
+_ALIKE = 3
 
 
 def show(console: Console, document: Mapping[str, Any]) -> None:
@@ -267,11 +269,22 @@ def _findings(console: Console, findings: Sequence[Mapping[str, Any]]) -> None:
     rows.add_column("", no_wrap=True)
     rows.add_column(stacked("rule", "seen by"), no_wrap=True)
     rows.add_column(stacked("what", "where"), overflow="fold")
+    more: dict[tuple[str, str], list[str]] = {}
     for one in findings:
+        alike = more.setdefault((one["rule"], one["layer"]), [])
+        alike += [one["path"]] if one["severity"] == "note" else []
+        if len(alike) > _ALIKE:
+            continue
         severity = styled(one["severity"], BAD if one["severity"] == "violation" else WARN)
         what = stacked(words.printable(one["message"]), words.lines_of(one))
         rows.add_row(severity, stacked(words.printable(one["rule"]), words.printable(one["layer"])), what)
     console.print(rows)
+    for (rule, _), paths in more.items():
+        rest = paths[_ALIKE:]
+        if rest:
+            where = words.plural(len(set(rest)), "file")
+            told = f"{words.printable(rule)}: {len(rest):,} more in {where}; the page and the JSON have them"
+            console.print(Text(told, "dim"))
 
 
 def _skipped(console: Console, skipped: Mapping[str, str]) -> None:

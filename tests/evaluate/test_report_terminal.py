@@ -12,7 +12,7 @@ from report_documents import HOSTILE, document
 from rich.console import Console
 
 from kernels.evaluate import rules
-from kernels.evaluate.evaluation import BUSY, FRESH, Evaluation
+from kernels.evaluate.evaluation import BUSY, FRESH, Evaluation, Finding
 from kernels.report import words
 from kernels.report.evaluation import show
 from kernels.report.html import page
@@ -268,3 +268,11 @@ def test_microseconds(value: float | None, expected: str) -> None:
 )
 def test_words(function: Any, value: Any, expected: Any) -> None:
     assert function(value) == expected
+
+
+def test_many_notes_of_one_rule_are_told_as_a_number() -> None:
+    note = Finding("lower-precision", "note", "lint", "uses half: look at the error", path="a.cuh", line=3)
+    notes = tuple(dataclasses.replace(note, path=f"{name}.cuh") for name in "abcdefg")
+    text = shown(dataclasses.replace(made.passing_cpu(), findings=notes), 160)
+    assert text.count("uses half: look at the error") == 3
+    assert "lower-precision: 4 more in 4 files; the page and the JSON have them" in text
