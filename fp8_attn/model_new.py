@@ -15,7 +15,7 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from kernels.jit.operator import Operator
+from kernels.jit.operator import Operator, gradient_is_transformed
 
 if TYPE_CHECKING:
     from kernels.problem import Problem
@@ -171,8 +171,10 @@ class ModelNew(nn.Module):
         # The one transform that would pass through a compiled operator unnoticed, with a
         # tangent of zero. (A module attribute: the public way to ask costs ten times as much.)
         if forward_ad._current_level >= 0:
-            return _forward_mode(q_q, k_q, v_q, q_scale, k_scale, v_scale)
+            return _transformed(q_q, k_q, v_q, q_scale, k_scale, v_scale)
         try:
+            if is_grad_enabled() and gradient_is_transformed(q_q, k_q, v_q, q_scale, k_scale, v_scale):
+                return _transformed(q_q, k_q, v_q, q_scale, k_scale, v_scale)
             if not OPERATOR.loaded:
                 OPERATOR.load()
             fast = OPERATOR.fast_allowed()
@@ -198,14 +200,14 @@ class ModelNew(nn.Module):
 _FORWARD = ModelNew.forward
 
 
-def _forward_mode(
+def _transformed(
     q_q: Tensor, k_q: Tensor, v_q: Tensor, q_scale: Tensor, k_scale: Tensor, v_scale: Tensor
 ) -> Tensor:
-    """The torch form, through which forward-mode derivatives pass."""
-    from kernels.attention import attention_forward
+    """The torch form, through which forward-mode derivatives and the transforms of torch.func pass."""
+    from kernels.attention import attention_transformed
 
     check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
-    return attention_forward(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
+    return attention_transformed(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
 
 
 def _recover(

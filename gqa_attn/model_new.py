@@ -15,7 +15,7 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from kernels.jit.operator import Operator
+from kernels.jit.operator import Operator, gradient_is_transformed
 
 if TYPE_CHECKING:
     from kernels.problem import Problem
@@ -139,8 +139,10 @@ class ModelNew(nn.Module):
         # The one transform that would pass through a compiled operator unnoticed, with a
         # tangent of zero. (A module attribute: the public way to ask costs ten times as much.)
         if forward_ad._current_level >= 0:
-            return _forward_mode(q, k, v)
+            return _transformed(q, k, v)
         try:
+            if is_grad_enabled() and gradient_is_transformed(q, k, v):
+                return _transformed(q, k, v)
             if not OPERATOR.loaded:
                 OPERATOR.load()
             fast = OPERATOR.fast_allowed()
@@ -159,12 +161,12 @@ class ModelNew(nn.Module):
 _FORWARD = ModelNew.forward
 
 
-def _forward_mode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The torch form, through which forward-mode derivatives pass."""
-    from kernels.attention import attention_forward
+def _transformed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The torch form, through which forward-mode derivatives and the transforms of torch.func pass."""
+    from kernels.attention import attention_transformed
 
     check_arguments(q, k, v)
-    return attention_forward(q, k, v)
+    return attention_transformed(q, k, v)
 
 
 def _recover(failure: Exception, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 __all__ = [
     "MAX_HEAD_DIM",
@@ -30,6 +32,7 @@ __all__ = [
     "attention_forward",
     "attention_oracle",
     "attention_oracle_rows",
+    "attention_transformed",
     "check_shapes",
     "check_tensors",
 ]
@@ -54,12 +57,29 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def _heads_first(x: Tensor, num_kv_heads: int) -> Tensor:
     """[batch, time, heads, dim] to [batch, num_kv_heads, group, time, dim], in the compute dtype."""
-    return x.to(compute_dtype(x.dtype)).unflatten(2, (num_kv_heads, -1)).permute(0, 2, 3, 1, 4)
+    batch, time, num_heads, head_dim = x.shape
+    # By reshape and, further down, narrow: gradcheck's vmap has no rule for flatten, unflatten and [:].
+    grouped = (batch, time, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    return x.to(compute_dtype(x.dtype)).reshape(grouped).permute(0, 2, 3, 1, 4)
+
+
+def _rows(x: Tensor, start: int, stop: int) -> Tensor:
+    """[batch, num_kv_heads, group, time, dim] to [batch, num_kv_heads, group * (stop - start), dim]."""
+    batch, num_kv_heads, group_size, _, head_dim = x.shape
+    count = stop - start
+    return x.narrow(3, start, count).reshape(batch, num_kv_heads, group_size * count, head_dim)
+
+
+def _by_group(rows: Tensor, group_size: int) -> Tensor:
+    """[batch, num_kv_heads, group * time, dim] to [batch, num_kv_heads, group, time, dim]."""
+    batch, num_kv_heads, count, head_dim = rows.shape
+    return rows.reshape(batch, num_kv_heads, group_size, count // group_size, head_dim)
 
 
 def _time_first(x: Tensor) -> Tensor:
     """[batch, num_kv_heads, group, time, dim] back to [batch, time, heads, dim]."""
-    return x.permute(0, 3, 1, 2, 4).flatten(2, 3)
+    batch, num_kv_heads, group_size, time, head_dim = x.shape
+    return x.permute(0, 3, 1, 2, 4).reshape(batch, time, num_kv_heads * group_size, head_dim)
 
 
 def _hidden(start: int, stop: int, seen: int, group_size: int, device: torch.device) -> Tensor:
@@ -97,7 +117,7 @@ def attention_forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if common < seen:
             products = weights[..., common:].unsqueeze(-1) * v_heads[:, :, common:seen].unsqueeze(2)
             out += products.masked_fill_(hidden[:, common:].unsqueeze(-1), 0.0).sum(dim=3)
-        blocks.append(out.unflatten(2, (group_size, stop - start)))
+        blocks.append(_by_group(out, group_size))
     return _time_first(torch.cat(blocks, dim=3)).to(q.dtype).contiguous()
 
 
@@ -126,26 +146,32 @@ def attention_backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tup
     do_heads = _heads_first(grad_out, num_kv_heads)
     k_clean = torch.nan_to_num(k_heads, nan=0.0, posinf=0.0, neginf=0.0)
     grad_q_blocks = []
-    grad_k = torch.zeros_like(k_heads)
-    grad_v = torch.zeros_like(v_heads)
+    grad_k = grad_v = None
     # Counting blocks, not rows, keeps a symbolic sequence length symbolic under torch.compile.
     for block in range((seqlen_q + BACKWARD_ROWS - 1) // BACKWARD_ROWS):
         start = block * BACKWARD_ROWS
         stop = min(start + BACKWARD_ROWS, seqlen_q)
         seen = min(stop, seqlen_k)
         hidden = _hidden(start, stop, seen, group_size, q.device)
-        rows = q_heads[:, :, :, start:stop].flatten(2, 3)
-        do_rows = do_heads[:, :, :, start:stop].flatten(2, 3)
-        scores = (rows @ k_heads[:, :, :seen].transpose(-1, -2)) * scale
+        rows = _rows(q_heads, start, stop)
+        do_rows = _rows(do_heads, start, stop)
+        scores = (rows @ k_heads.narrow(2, 0, seen).transpose(-1, -2)) * scale
         weights = torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1).masked_fill(hidden, 0.0)
-        grad_weights = (do_rows @ v_heads[:, :, :seen].transpose(-1, -2)).masked_fill(hidden, 0.0)
-        grad_v[:, :, :seen] += weights.transpose(-1, -2) @ do_rows
+        grad_weights = (do_rows @ v_heads.narrow(2, 0, seen).transpose(-1, -2)).masked_fill(hidden, 0.0)
+        grad_v_rows = weights.transpose(-1, -2) @ do_rows
         row_sum = (weights * grad_weights).sum(dim=-1, keepdim=True)
         grad_scores = (weights * (grad_weights - row_sum)).masked_fill(hidden, 0.0) * scale
-        grad_q_rows = grad_scores @ k_clean[:, :, :seen]
-        grad_q_blocks.append(grad_q_rows.unflatten(2, (group_size, stop - start)))
+        grad_q_rows = grad_scores @ k_clean.narrow(2, 0, seen)
+        grad_q_blocks.append(_by_group(grad_q_rows, group_size))
         rows_clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
-        grad_k[:, :, :seen] += grad_scores.transpose(-1, -2) @ rows_clean
+        grad_k_rows = grad_scores.transpose(-1, -2) @ rows_clean
+        if grad_k is None or grad_v is None:
+            # Made from what is added to them: under vmap, what is not batched takes in nothing batched.
+            grad_k = grad_k_rows.new_zeros(k_heads.shape, dtype=k_heads.dtype)
+            grad_v = grad_v_rows.new_zeros(v_heads.shape, dtype=v_heads.dtype)
+        grad_k.narrow(2, 0, seen).add_(grad_k_rows)
+        grad_v.narrow(2, 0, seen).add_(grad_v_rows)
+    assert grad_k is not None and grad_v is not None
     grad_q = _time_first(torch.cat(grad_q_blocks, dim=3))
     return (
         grad_q.to(q.dtype),
@@ -155,16 +181,31 @@ def attention_backward(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tup
 
 
 class _Attention(torch.autograd.Function):
-    """Joins the blockwise forward to the blockwise backward."""
+    """Joins the blockwise forward to the blockwise backward, under the transforms of torch.func as well."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.save_for_backward(q, k, v)
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention_forward(q, k, v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return attention_backward(grad_out, *ctx.saved_tensors)
+
+
+def attention_transformed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention through which every derivative passes: forward mode, and all of ``torch.func``.
+
+    Memory is linear in sequence length, but quadratic in forward mode and under ``torch.compile``.
+    """
+    if forward_ad._current_level >= 0 or is_compiling():
+        return attention_forward(q, k, v)
+    return attention(q, k, v)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

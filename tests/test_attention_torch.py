@@ -71,8 +71,8 @@ def test_backward_is_the_references_autograd(shape, float64_inputs):
 
 def test_gradcheck():
     inputs = [x.requires_grad_() for x in make_inputs(1, 6, 5, 4, 2, 3, dtype="float64")]
-    assert torch.autograd.gradcheck(attention, inputs)
-    assert torch.autograd.gradgradcheck(attention, inputs)
+    assert torch.autograd.gradcheck(attention, inputs, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(attention, inputs, check_batched_grad=True)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -18,7 +18,7 @@ from emulation import address_sanitizer, build, run
 
 from fp8_attn import PROBLEM as FP8_ATTN
 from gqa_attn import PROBLEM as GQA_ATTN
-from gqa_attn.inputs import BY_DTYPE
+from gqa_attn.inputs import BY_DTYPE, SMALL_V
 from kernels.attention_variants import CPP_TYPES
 from kernels.evaluate.correctness import compare_with_oracle
 from kernels.layouts import apply_layout
@@ -144,6 +144,19 @@ def test_gqa_attn(builds: Builds, name: str) -> None:
     assert (len(workspace) > 0) == (variant == "hopper")
     if variant == "hopper":
         assert finished(workspace, 2 * heads[1], seqlen_q * heads[0] // heads[1]).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["hopper_float32_head_dim_40", "tensor_float32_head_dim_40", "short_float32", "portable_float32"]
+)
+def test_small_values(builds: Builds, name: str) -> None:
+    """Parts of V that were denormal in float16 would leave 3e-8."""
+    _, _, head_dim, heads, seqlen_q, seqlen_k = GQA[name]
+    built = builds.start(gqa_library(name)).result()
+    options = {"magnitude": 1e-4, "v_magnitude": 1e-4}
+    inputs = GQA_ATTN.make_inputs(1, seqlen_q, seqlen_k, *heads, head_dim, **options)
+    out, _ = run(built, *inputs)
+    assert_right(GQA_ATTN, out, inputs, SMALL_V)
 
 
 @pytest.mark.parametrize("head_dim", [128, 232])
@@ -447,6 +460,7 @@ def test_the_emulator_sees_what_is_wrong(builds: Builds, name: str) -> None:
 
 AHEAD = {
     "test_gqa_attn": gqa_library,
+    "test_small_values": gqa_library,
     "test_fp8_attn": fp8_library,
     "test_accesses_are_in_bounds_and_aligned": checked_library,
     "test_the_emulator_sees_what_is_wrong": spoiled_library,

@@ -225,8 +225,8 @@ def test_gradients_of_views(layout, device):
 
 def test_gradcheck(device):
     inputs = [x.requires_grad_() for x in make_inputs(1, 5, 4, 2, 1, 3, dtype="float64", device=device)]
-    assert torch.autograd.gradcheck(ModelNew(), inputs)
-    assert torch.autograd.gradgradcheck(ModelNew(), inputs)
+    assert torch.autograd.gradcheck(ModelNew(), inputs, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(ModelNew(), inputs, check_batched_grad=True)
 
 
 def test_gradient_of_nothing(device):

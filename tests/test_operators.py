@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -388,6 +389,72 @@ def test_forward_mode_derivatives(problem, device):
     want = torch.func.jvp(problem.model(), tuple(inputs), tuple(tangents))
     assert_close(got[0], want[0])
     assert_close(got[1], want[1], Tolerance(1e-3, 1e-4))
+
+
+def _batched(q: Tensor) -> Tensor:
+    return torch.stack([q, 2 * q])
+
+
+def _leaf_outside_vmap(of: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
+    leaf = _batched(q).requires_grad_()
+    (gradient,) = torch.autograd.grad(torch.vmap(of)(leaf).sum(), leaf)
+    return gradient
+
+
+# Derivatives of a function of q with one value.
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "grad": lambda of, q: torch.func.grad(of)(q),
+    "vjp": lambda of, q: torch.func.vjp(of, q)[1](torch.ones((), device=q.device))[0],
+    "jacrev": lambda of, q: torch.func.jacrev(of)(q),
+    "grad of grad": lambda of, q: torch.func.grad(lambda x: torch.func.grad(of)(x).square().sum())(q),
+    "hessian": lambda of, q: torch.func.hessian(of)(q),
+    "vmap of grad": lambda of, q: torch.vmap(torch.func.grad(of))(_batched(q)),
+    "grad of vmap": lambda of, q: torch.func.grad(lambda x: torch.vmap(of)(x).sum())(_batched(q)),
+    "leaf outside vmap": _leaf_outside_vmap,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")  # torch.func.hessian's own
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_of_torch_func(problem, device, transform):
+    """vmap included: without a gradient it runs the kernel, and hides that one is asked for outside it."""
+    inputs = make(problem, device, seqlen=6)
+    q, rest = inputs[0][..., :8], [x[..., :8] if x.dim() == 4 else x for x in inputs[1:]]
+
+    def derivative(model: nn.Module) -> Tensor:
+        return TRANSFORMS[transform](lambda x: model(x, *rest).square().sum(), q)
+
+    want = derivative(problem.model())
+    assert want.abs().max() > 0
+    assert_close(derivative(problem.model_new()), want, Tolerance(atol=1e-4 * want.abs().max().item()))
+
+
+def test_jacobian_of_every_argument(problem, device):
+    """The backward under vmap, with every argument as the one that is not batched."""
+    inputs = make(problem, device, seqlen=3)
+    numbers = tuple(range(len(inputs)))
+    got = torch.func.jacrev(problem.model_new(), numbers)(*inputs)
+    for jacobian, want in zip(got, torch.func.jacrev(problem.model(), numbers)(*inputs), strict=True):
+        assert_close(jacobian, want, Tolerance(atol=1e-4 * want.abs().max().item()))
+
+
+def test_wrong_arguments_under_a_transform(problem):
+    inputs = make(problem, "cpu")
+    with pytest.raises(TypeError, match="given NoneType"):
+        torch.func.grad(lambda q: problem.model_new()(q, None, *inputs[2:]).sum())(inputs[0])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("transform", ["grad", "vmap of grad", "grad of vmap"])
+def test_compile_of_a_transform(problem, device, transform):
+    inputs = make(problem, device)
+
+    def derivative(model: nn.Module) -> Callable[[Tensor], Tensor]:
+        return lambda q: TRANSFORMS[transform](lambda x: model(x, *inputs[1:]).square().sum(), q)
+
+    compiled = torch.compile(derivative(problem.model_new()), fullgraph=True, backend="aot_eager")
+    want = derivative(problem.model())(inputs[0])
+    assert_close(compiled(inputs[0]), want, Tolerance(atol=1e-4 * want.abs().max().item()))
 
 
 def test_checkpoint_recomputes_the_same(problem, device):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kernels.problem import Problem, Request
 
-__all__ = ["NAMESPACE", "Operator", "use_variant"]
+__all__ = ["NAMESPACE", "Operator", "gradient_is_transformed", "use_variant"]
 
 NAMESPACE = "kernelwright"
 
@@ -29,6 +29,40 @@ NAMESPACE = "kernelwright"
 _kept_alive: list[Any] = []
 # Operators whose Python rules torch has; torch refuses them a second time.
 _with_rules: set[str] = set()
+
+
+def transforms_are_on() -> bool:
+    """Whether this thread is under a transform of ``torch.func``, such as ``vmap`` or ``grad``."""
+    import torch
+
+    on: bool = torch._C._are_functorch_transforms_active()
+    return on
+
+
+# A constant for torch.compile: its guards hold the transforms.
+transforms_are_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def gradient_is_transformed(*tensors: torch.Tensor) -> bool:
+    """Whether transforms are on, under which a gradient is asked for one of ``tensors``.
+
+    An operator's autograd rule does not serve there. ``vmap`` hides who asks outside it; a graph
+    that is traced, which level of transforms a tensor is of: there each transform counts.
+    """
+    if not transforms_are_on():
+        return False
+    from torch.compiler import is_compiling
+
+    return is_compiling() or any(_innermost(tensor).requires_grad for tensor in tensors)
+
+
+def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside those that ``vmap`` makes of it."""
+    from torch._C import _functorch
+
+    while _functorch.is_batchedtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 class Operator:

@@ -30,6 +30,8 @@ REJECTED = {
     "mask_from_the_end": "the mask is aligned with the last key: wrong when the lengths differ",
     "padded_keys_count": "zero keys up to a multiple of 16 take part in the softmax's sum",
     "head_dim_tail": "only multiples of 16 of head_dim are read",
+    "float64_in_float32": "float64 computed in float32",
+    "denormal_parts": "V as two float16 parts, scaled down against overflow and never up: denormal when small",
 }
 ACCEPTED = {
     "plain": "whole matrices, softmax by hand",
@@ -57,6 +59,12 @@ def product(a, b):
     for start in range(0, a.shape[-1], 16):
         total = (total + a[..., start : start + 16] @ b[..., start : start + 16, :]).to(narrow).to(a.dtype)
     return total
+
+
+def in_float16_parts(x):
+    down = (x.abs().amax() / 2**15).clamp(min=1).log2().ceil().exp2()
+    high = (x / down).half().to(x.dtype)
+    return (high + (x / down - high).half().to(x.dtype)) * down
 
 
 def mask(seqlen_q, seqlen_k, device):
@@ -142,6 +150,7 @@ class ModelNew(nn.Module):
         num_heads, head_dim = q.shape[2:]
         num_kv_heads = k.shape[2]
         compute = torch.float64 if FORM == "float64" else torch.promote_types(q.dtype, torch.float32)
+        compute = torch.float32 if FORM == "float64_in_float32" else compute
         heads = torch.arange(num_heads, device=q.device)
         heads = heads % num_kv_heads if FORM == "wrong_kv_head" else heads // (num_heads // num_kv_heads)
         if FORM == "batch_0_for_all":
@@ -149,6 +158,8 @@ class ModelNew(nn.Module):
         queries = q.transpose(1, 2).to(compute)
         keys = k.transpose(1, 2).to(compute)[:, heads]
         values = v.transpose(1, 2).to(compute)[:, heads]
+        if FORM == "denormal_parts" and compute == torch.float32:
+            values = in_float16_parts(values)
         if FORM == "head_dim_tail" and head_dim > 16:
             read = head_dim // 16 * 16
             queries, keys = queries[..., :read], keys[..., :read]
