@@ -31,7 +31,7 @@ REJECTED = {
     "padded_keys_count": "zero keys up to a multiple of 16 take part in the softmax's sum",
     "head_dim_tail": "only multiples of 16 of head_dim are read",
     "float64_in_float32": "float64 computed in float32",
-    "denormal_parts": "V as two float16 parts, scaled down against overflow and never up: denormal when small",
+    "denormal_parts": "V as two float16 parts, scaled against overflow and no other way: denormal when small",
 }
 ACCEPTED = {
     "plain": "whole matrices, softmax by hand",
