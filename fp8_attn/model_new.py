@@ -224,7 +224,7 @@ def _recover(
     from kernels.fallback import torch_form_allowed
 
     check_arguments(q_q, k_q, v_q, q_scale, k_scale, v_scale)
-    reason = OPERATOR.explain(failure)
+    reason = OPERATOR.explain(failure, q_q, k_q, v_q, q_scale, k_scale, v_scale)
     if torch_form_allowed(OPERATOR.name, reason):
         return attention(dequantise(q_q, q_scale), dequantise(k_q, k_scale), dequantise(v_q, v_scale))
     raise reason

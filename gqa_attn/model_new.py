@@ -175,7 +175,7 @@ def _recover(failure: Exception, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from kernels.fallback import torch_form_allowed
 
     check_arguments(q, k, v)
-    reason = OPERATOR.explain(failure)
+    reason = OPERATOR.explain(failure, q, k, v)
     if torch_form_allowed(OPERATOR.name, reason):
         return attention(q, k, v)
     raise reason

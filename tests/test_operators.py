@@ -18,6 +18,10 @@ from attention_checks import assert_close, assert_same, gradients
 from torch import Tensor, nn
 
 from kernels.errors import CompileError, ToolchainError
+from kernels.evaluate.outcome import status_of
+from kernels.evaluate.status import Status
+from kernels.evaluate.workers.isolation import WorkerFailed
+from kernels.jit.direct_calls import no_direct_call
 from kernels.jit.load import stats
 from kernels.problem import Tolerance, find_problem
 
@@ -487,6 +491,33 @@ def test_fake_rule_agrees_with_strided_inputs(problem, operator, device):
     inputs[:3] = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs[:3]]
     torch.library.opcheck(operator.forward, inputs, test_utils="test_faketensor")
     assert problem.model_new()(*inputs).is_contiguous()
+
+
+# Without memory
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct call", "operator"])
+def test_an_output_that_memory_does_not_hold(problem, operator, device, direct, monkeypatch):
+    """Torch's own type, and words that the judge takes for what it is."""
+    x = torch.zeros(1, 1, 1, 1, device=device)
+    scales = [torch.ones(1, device=device)] * (problem.name == "fp8_attn") * 3
+    model = problem.model_new()
+    if not direct:
+        for name in ("direct", "fast_direct"):
+            monkeypatch.setattr(operator, name, no_direct_call)
+    for _ in range(2):  # direct calls serve from the third one on
+        model(x, x, x, *scales)
+    large = x.expand(2**31, 2**16, 1, 1)  # 2^49 bytes: more than there are addresses
+    error = torch.OutOfMemoryError if device == "cuda" else RuntimeError
+    with pytest.raises(error) as caught:
+        model(large, large, large, *scales)
+    reply = {"type": type(caught.value).__name__, "text": str(caught.value)}
+    assert status_of(WorkerFailed("error", "", reply)) is Status.OUT_OF_MEMORY
+    with pytest.raises(
+        RuntimeError, match=r"allocating \[2147483648, 65536, 1, 1\], 562949953421312 bytes, failed"
+    ):
+        operator.forward(large, large, large, *scales)
+    assert model(x, x, x, *scales).item() == 0
 
 
 # Without a compiler

@@ -22,8 +22,30 @@ namespace binding {
   fail(std::string(where) + what);
 }
 
+// `what` and, where this torch tells, its own words.
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_inside_torch(const std::string& what) {
+  std::string message = what + " failed inside torch";
+#if defined(TORCH_VERSION_2_13_0) && TORCH_FEATURE_VERSION >= TORCH_VERSION_2_13_0
+  const char* const words = torch_exception_get_what_without_backtrace();
+  if (words != nullptr && words[0] != '\0') message += std::string(": ") + words;
+#endif
+  fail(message);
+}
+
 inline void check(AOTITorchError code, const char* what) {
-  if (code != AOTI_TORCH_SUCCESS) fail(what, " failed inside torch");
+  if (code != AOTI_TORCH_SUCCESS) fail_inside_torch(what);
+}
+
+// The words are those that Operator.explain (kernels/jit/operator.py) knows.
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_allocation(const int64_t* size, int32_t dtype) {
+  std::string shape;
+  int64_t bytes = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
+  bool fits = true;
+  for (int i = 0; i < 4; ++i) {
+    shape += (i > 0 ? ", " : "") + std::to_string(size[i]);
+    fits = fits && !__builtin_mul_overflow(bytes, size[i], &bytes);
+  }
+  fail_inside_torch("allocating [" + shape + "], " + (fits ? std::to_string(bytes) : "over 2^63") + " bytes,");
 }
 
 // As torch counts them, zero sizes included.
@@ -109,8 +131,8 @@ class Tensor : public TensorView {
     int64_t strides[4];
     contiguous_strides(size, strides);
     AtenTensorHandle handle = nullptr;
-    check(aoti_torch_empty_strided(4, size, strides, dtype, device_type, device_index, &handle),
-          "allocating the output");
+    if (aoti_torch_empty_strided(4, size, strides, dtype, device_type, device_index, &handle) != AOTI_TORCH_SUCCESS)
+      fail_allocation(size, dtype);
     return Tensor(handle);
   }
 

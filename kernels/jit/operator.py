@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -273,12 +274,31 @@ class Operator:
         """
         self.resolver.use(request, variant)
 
-    def explain(self, error: Exception) -> BaseException:
-        """The exception this thread's resolver left behind ``error``, else ``error`` itself."""
+    def explain(self, error: Exception, *arguments: Any) -> BaseException:
+        """What is behind ``error``, which the operator raised for ``arguments``; else ``error`` itself.
+
+        That is the exception this thread's resolver left behind, or torch's own where the output
+        cannot be allocated: through its stable ABI torch tells no more than that something failed. A
+        kernel's memory is asked for by the kernel: ``torch.OutOfMemoryError`` where there is none.
+        """
+        words = str(error)
+        if _NO_OUTPUT.search(words):
+            try:
+                self._fake(*arguments)  # allocates the same from Python, on tensors with data
+            except Exception as reason:
+                return reason
+        if _NO_MEMORY in words:
+            import torch
+
+            return torch.OutOfMemoryError(words)
         return self.resolver.explain(error)
 
 
 _operators: list[Operator] = []
+
+# In the words of kernels/bindings/tensor.h, and of attention.h with CUDA's for an error of memory.
+_NO_OUTPUT = re.compile(r"allocating \[.*\], .* bytes, failed inside torch")
+_NO_MEMORY = ": the kernel failed: out of memory"
 
 
 def _fp32_precision_getter() -> Callable[[str, str], str]:

@@ -217,17 +217,35 @@ def _set(holder: str, name: str, value: Any) -> None:
 _settings = _Settings()
 
 
+# A thread that imports this module can be waited for by one that forks already: of these hooks, the one
+# before the fork is then not run. Whether it was is known by the thread that holds the settings.
+_forking: int | None = None
+
+
+def _before_fork() -> None:
+    global _forking
+    _settings.condition.acquire()
+    _forking = threading.get_ident()
+
+
+def _after_fork_in_parent() -> None:
+    global _forking
+    if _forking == threading.get_ident():
+        _forking = None
+        _settings.condition.release()
+
+
 def _after_fork_in_child() -> None:
-    global _settings
+    global _forking, _settings
     # The builds that hold these settings run in the parent alone.
     settings, _settings = _settings, _Settings()
-    settings.condition.release()
+    _forking = None
     for setting in list(settings.held):
         settings.put_back(setting)
 
 
 os.register_at_fork(
-    before=lambda: _settings.condition.acquire(),
-    after_in_parent=lambda: _settings.condition.release(),
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,
 )

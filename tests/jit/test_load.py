@@ -249,6 +249,43 @@ print("parent", load(tiny_problem.cpu_spec(8)).kernel_prepare(), stats()["builds
     assert sorted(result.stdout.splitlines()) == ["child 8 0", "parent 8 1"]
 
 
+def test_fork_while_the_early_build_is_imported(
+    cache_dir: Path, python: Callable[..., subprocess.CompletedProcess]
+) -> None:
+    """The fork waits for an import that registers hooks of its own: the one before the fork is not run."""
+    code = """
+import logging, os, threading  # logging has such hooks too: torch imports it
+from kernels.jit.warm import import_guard
+held, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)
+def imports():
+    with import_guard:
+        held.set()
+        forking.wait()
+        import kernels.jit.surroundings
+thread = threading.Thread(target=imports)
+thread.start()
+held.wait()
+for _ in range(2):  # the second fork runs all hooks
+    child = os.fork()
+    if child == 0:
+        from kernels.jit.surroundings import _settings
+        with _settings.hold({("environment", "KERNELS_TEST"): "1"}):
+            assert os.environ["KERNELS_TEST"] == "1"
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+from kernels.jit.surroundings import _settings
+with _settings.condition:  # nobody holds it: another thread can take it
+    pass
+other = threading.Thread(target=_settings.condition.acquire)
+other.start()
+other.join(10)
+assert not other.is_alive()
+"""
+    assert python(code).stderr == ""
+
+
 def test_exit_waits_for_a_background_build(
     cache_dir: Path, python: Callable[..., subprocess.CompletedProcess]
 ) -> None:

@@ -339,6 +339,22 @@ def test_explain_belongs_to_its_thread_and_its_error(
     assert operator.explain(caught.value) is caught.value  # asked once, forgotten
 
 
+def test_what_is_behind_a_lack_of_memory(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(*args: Any) -> None:
+        raise torch.OutOfMemoryError(f"CUDA out of memory for {args}")
+
+    monkeypatch.setattr(operator, "_fake", fake)
+    x = torch.zeros(1, 1, 1, 1).expand(2**31, 2**16, 1, 1)
+    with pytest.raises(RuntimeError, match="inside torch") as caught:
+        operator.forward(x, x, x)
+    behind = operator.explain(caught.value, "q", "k")
+    assert type(behind) is torch.OutOfMemoryError and "('q', 'k')" in str(behind)
+    monkeypatch.setattr(operator, "_fake", lambda *args: None)  # there is memory again
+    assert operator.explain(caught.value, "q", "k") is caught.value
+    behind = operator.explain(RuntimeError("tiny: the kernel failed: out of memory"))
+    assert type(behind) is torch.OutOfMemoryError and "tiny" in str(behind)
+
+
 # As in the binding, an entry stays where it is.
 ENTRIES: list[Any] = []
 
