@@ -336,6 +336,6 @@ def test_binding_is_never_loaded_twice(cache_dir: Path, tmp_path: Path) -> None:
     changed.write_text(changed.read_text() + "// changed\n")
     with pytest.raises(load.LaunchError, match="start Python anew"):
         load.load(tiny_problem.binding(changed))
-    changed.write_text("nonsense")
+    changed.write_text("tiny nonsense")
     with pytest.raises(CompileError, match="nonsense"):
         obtain(tiny_problem.binding(changed))
