@@ -32,7 +32,7 @@ class Tolerance:
     reference's own: ``error <= oracle_ratio * reference_error + oracle_floor``. With an
     infinite ``atol`` no distance from the reference counts, and the judge bounds each element by itself:
     there ``reference_error`` is the larger of the reference's at that element and what rounding to float32
-    moves it (``kernels/evaluate/correctness.py``).
+    moves it (``kernels/evaluate/grading.py``).
     """
 
     atol: float = 1e-4

@@ -18,7 +18,7 @@ from simulated_gpu import Launches, SimulatedGpu, stand_in
 from kernels.errors import CompileError, ToolchainError
 from kernels.evaluate import bench as benching
 from kernels.evaluate import check as checking
-from kernels.evaluate import correctness, precision
+from kernels.evaluate import elements, precision
 from kernels.evaluate.correctness import compare, compare_with_oracle, largest_error
 from kernels.evaluate.result import BenchRow, Timing, as_json
 from kernels.evaluate.timing import host as timing
@@ -113,7 +113,7 @@ def test_empty_tensors_agree() -> None:
 
 
 def test_large_tensors_are_compared_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correctness, "CHUNK", 7)
+    monkeypatch.setitem(elements._PART, "cpu", 7)
     expected = torch.arange(60, dtype=torch.float32).reshape(4, 5, 3)
     got = expected.clone()
     got[2, 1, 2] += 1  # flat 35: the first of its piece

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["CHUNK", "Bulk", "allowed_beyond", "bulk_of", "distance", "median_of", "scale_of"]
+from kernels.evaluate.elements import distance, parts_of
 
-# Elements compared at a time: few enough to stay in the caches, and torch wakes no thread for them.
-CHUNK = 1 << 15
+__all__ = ["Bulk", "allowed_beyond", "bulk_of", "median_of", "scale_of"]
+
 # Quantiles are those of this many elements, drawn by chance where there are more.
 _DRAWN = 1 << 20
 # The largest of a normal distribution is below 4 times the one of a hundred elements that is exceeded, and
@@ -64,8 +64,7 @@ def bulk_of(expected: torch.Tensor, oracle: torch.Tensor) -> Bulk:
     own_error = _bounded(own[usable & (size > 0)], _MOST, _MOST_FACTOR)
     scale = _bounded(exact[usable & (exact.abs() > dtype.tiny)].abs(), _LEAST, _LEAST_FACTOR)
     beyond, lone = 0, False
-    for start in range(0, expected.numel(), CHUNK):
-        part = slice(start, start + CHUNK)
+    for part in parts_of(expected):
         off = distance(expected[part].to(torch.float64), oracle[part].to(torch.float64))
         beyond += int((off > own_error).sum().item())
         lone = lone or bool(off.isinf().any())
@@ -90,12 +89,6 @@ def allowed_beyond(bulk: Bulk, total: int) -> int:
     """How many of ``total`` elements of a candidate's output may be beyond what the bulk is held to."""
     as_many = min(_BEYOND_RATIO * bulk.beyond, total // _BEYOND_SHARE)
     return as_many + max(1, min(_CHANCE, total // _CHANCE_SHARE))
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``|a - b|`` with NaN equal to NaN, infinities equal to themselves, and no NaN in the result."""
-    same = (a == b) | (a.isnan() & b.isnan())
-    return (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def _bounded(values: torch.Tensor, share: float, factor: float) -> float:

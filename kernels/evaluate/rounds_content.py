@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.correctness import bounds_of, output_error, timed_bounds
 from kernels.evaluate.evaluation import OutputError, TrialResult
+from kernels.evaluate.grading import bounds_of, output_error, timed_bounds
 from kernels.evaluate.outputs import changed_bytes, identical, leaves_of, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.sides import CandidateFailed

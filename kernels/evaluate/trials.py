@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from kernels.evaluate.bulk import Bulk, bulk_of, median_of
-from kernels.evaluate.correctness import Known, bounds_of, output_error
 from kernels.evaluate.evaluation import OutputError, TrialResult
+from kernels.evaluate.grading import Known, bounds_of, output_error
 from kernels.evaluate.outputs import changed_bytes, equal, leaves_of, rule_broken, structure_difference
 from kernels.evaluate.rules import judged
 from kernels.evaluate.sides import CandidateFailed, Sides

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kernels.evaluate.bulk import allowed_beyond, bulk_of, scale_of
-from kernels.evaluate.correctness import Known, bounds_of, output_error
 from kernels.evaluate.evaluation import FRESH, REPEATED, TimingRow
+from kernels.evaluate.grading import Known, bounds_of, output_error
 from kernels.evaluate.outputs import leaves_of, structure_difference
 from kernels.evaluate.rules import judged, repeat_finding
 from kernels.evaluate.telling import words_on

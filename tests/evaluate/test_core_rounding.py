@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.evaluate.correctness import bounds_of, output_error
 from kernels.evaluate.evaluation import OutputError
+from kernels.evaluate.grading import bounds_of, output_error
 from kernels.evaluate.judge import evaluate
 from kernels.evaluate.options import Options
 from kernels.evaluate.result import as_json

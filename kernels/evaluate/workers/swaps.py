@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernels.evaluate.correctness import unravel
+from kernels.evaluate.elements import unravel
 from kernels.evaluate.workers.exchange import tensors_of
 
 __all__ = ["exchange_extremes"]
