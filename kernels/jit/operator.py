@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernels.errors import LaunchError
 from kernels.jit import direct_calls
 from kernels.jit.resolver import CALLBACK, Resolver
 
 if TYPE_CHECKING:
     import torch
 
+    from kernels.errors import LaunchError
     from kernels.problem import Problem, Request
 
 __all__ = ["NAMESPACE", "Operator", "gradient_is_transformed", "use_variant"]
@@ -144,10 +143,8 @@ class Operator:
 
             library = self.resolver.binding()
             operators = getattr(torch.ops, NAMESPACE)
-            fast = f"{self.name}_fast"
-            for name in (self.name, f"{self.name}_forward", fast, f"{fast}_forward"):
-                if not hasattr(operators, name):
-                    raise self._not_registered(name)
+            if not hasattr(operators, self.name):
+                raise self._not_registered()
             callback = CALLBACK(self.resolver.resolve)
             _kept_alive.append(callback)
             library.binding_set_resolver.argtypes = [CALLBACK]
@@ -155,6 +152,7 @@ class Operator:
             library.binding_set_resolver(callback)
             self._binding = library
             self.direct = self.fast_direct = self._connect
+            fast = f"{self.name}_fast"
             if self.name not in _with_rules:
                 rules = torch.library.Library(NAMESPACE, "FRAGMENT")
                 _kept_alive.append(rules)  # torch drops the rules with it
@@ -176,10 +174,11 @@ class Operator:
                 self._must_ask()
             self.loaded = True
 
-    def _not_registered(self, name: str) -> LaunchError:
+    def _not_registered(self) -> LaunchError:
+        from kernels.errors import LaunchError
         from kernels.jit.source import no_such_operator
 
-        return LaunchError(no_such_operator(self._problem().binding, name, self.name))
+        return LaunchError(no_such_operator(self._problem().binding, self.name, self.name))
 
     def _connect(self, *arguments: Any) -> None:
         """What ``direct`` is first: find the direct calls for those that follow.
@@ -282,7 +281,7 @@ class Operator:
         kernel's memory is asked for by the kernel: ``torch.OutOfMemoryError`` where there is none.
         """
         words = str(error)
-        if _NO_OUTPUT.search(words):
+        if all(part in words for part in _NO_OUTPUT):
             try:
                 self._fake(*arguments)  # allocates the same from Python, on tensors with data
             except Exception as reason:
@@ -297,7 +296,7 @@ class Operator:
 _operators: list[Operator] = []
 
 # In the words of kernels/bindings/tensor.h, and of attention.h with CUDA's for an error of memory.
-_NO_OUTPUT = re.compile(r"allocating \[.*\], .* bytes, failed inside torch")
+_NO_OUTPUT = ("allocating [", " bytes, failed inside torch")
 _NO_MEMORY = ": the kernel failed: out of memory"
 
 
